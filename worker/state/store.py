@@ -1,0 +1,177 @@
+"""What the loop asks of a state store. Values and a protocol; no Redis here.
+
+Versions and fences are identities, never counters alone: a counter can come round again after a store went back.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, NewType, Protocol
+
+import msgspec
+
+from worker.learn.state import LearnerState
+
+Fence = NewType("Fence", str)  # a fresh nonce at each claim and commit; "" where nothing was ever stored
+
+
+class Version(NamedTuple):
+    """A state version: the number people see, and the nonce that makes it one of a kind."""
+
+    number: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.nonce}"
+
+
+class Ledger(msgspec.Struct, frozen=True):
+    """Records taken, each in exactly one column; `pending` is what waits in the join."""
+
+    consumed: int = 0
+    trained: int = 0
+    dead_lettered: int = 0
+    expired: int = 0
+    duplicate: int = 0
+    late: int = 0
+    withdrawn: int = 0
+    control: int = 0
+    pending: int = 0
+
+    def balanced(self) -> bool:
+        return self.consumed == sum(int(getattr(self, f)) for f in self.__struct_fields__[1:])
+
+    def __add__(self, other: "Ledger") -> "Ledger":
+        return Ledger(*(getattr(self, f) + getattr(other, f) for f in self.__struct_fields__))
+
+
+class SideState(msgspec.Struct, frozen=True):
+    """One topic of a partition pair. `pending`, `trained`: serialised 64-bit bitmaps of offsets.
+
+    `clock`: largest event time of valid events and watermarks (ms, -1 none). `order_key`: largest event time read.
+    `oldest`: the oldest offset that matters: from here a new owner re-reads.
+    """
+
+    topic: str
+    topic_id: str
+    next_offset: int
+    clock: int
+    order_key: int
+    oldest: int
+    pending: bytes
+    trained: bytes
+
+
+class PartitionState(msgspec.Struct, frozen=True):
+    """Positions, clocks, ledger and bitmaps of one partition pair (one side in inline mode)."""
+
+    partition: int
+    ledger: Ledger
+    sides: tuple[SideState, ...]
+
+
+class StoredPartition(NamedTuple):
+    fence: Fence
+    state: PartitionState
+
+
+class Consumed(msgspec.Struct, frozen=True):
+    """In which order records were taken: sources (topic, partition, first offset) and one code a record.
+
+    A code below `len(sources)` is a record of that source; `len(sources) + i` is the moment in which the idle label
+    side of the i-th source's pair followed the feature clock. `order` is zlib of little-endian uint16 codes.
+    """
+
+    sources: tuple[tuple[str, int, int], ...]
+    order: bytes
+    records: int
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """What the commit log keeps of a commit beside base version, new version and state digest."""
+
+    kind: str  # "train" | "init" | "reset" | "restore"
+    worker: str
+    consumed: Consumed
+    examples: int
+    batch_size: int
+    kernel: str
+    settings_digest: str
+    committed_at: str  # RFC 3339, a stamp only
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model state as stored: who it is, under which spec, over which partitions."""
+
+    version: Version
+    spec: Mapping[str, object]  # Spec.document()
+    kernel: str
+    partitions: frozenset[int]  # every partition that was ever committed
+    learner: LearnerState
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """State and positions to be made durable together, on top of `base`.
+
+    `checkpoint.version` is the new identity (`base.number + 1` and a fresh nonce). `partitions` maps each touched
+    partition to (the fence it is expected to have, its new state).
+    """
+
+    base: Version
+    checkpoint: Checkpoint
+    partitions: Mapping[int, tuple[Fence, PartitionState]]
+    entry: LogEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """It is durable; these are the touched partitions' new fences."""
+
+    fences: Mapping[int, Fence]
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Nothing was written: another version is there (load it, learn again)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """Nothing was written: these partitions have another owner now (drop their work)."""
+
+    partitions: frozenset[int]
+
+
+class Store(Protocol):
+    """Raises `Transient` (try again), `StateMissing`, `StateCorrupted`."""
+
+    def load(self) -> Checkpoint: ...
+
+    def version(self) -> Version | None: ...
+
+    def load_partition(self, partition: int) -> StoredPartition | None: ...
+
+    def create(self, checkpoint: Checkpoint, entry: LogEntry) -> bool:
+        """Write the first state; False (and nothing written) where one exists."""
+        ...
+
+    def claim(self, partition: int, expected: Fence, state: PartitionState) -> Fence | None:
+        """Write the partition under a fresh fence if its fence is still the expected one ("": not stored), else None.
+
+        A lost reply is recognised by the fence: the claim is then either found done, or made again.
+        """
+        ...
+
+    def commit(self, commit: Commit) -> Committed | Moved | Fenced:
+        """One atomic compare-and-set. A lost reply is recognised as one's own commit, never applied twice."""
+        ...
+
+    def announce(self, worker: str, facts: Mapping[str, object], ttl_s: float) -> None:
+        """Say who is alive and what it sees, for `status` only; best effort."""
+        ...
+
+    def workers(self) -> list[dict[str, object]]: ...
+
+    def partitions(self) -> Iterable[StoredPartition]: ...
