@@ -10,7 +10,7 @@ from typing import NamedTuple, NewType, Protocol
 import msgspec
 
 from worker.learn.state import LearnerState
-from worker.stream.positions import Ledger, PartitionState, SideState
+from worker.stream.positions import Consumed, Ledger, PartitionState, SideState
 
 __all__ = [
     "Checkpoint",
@@ -45,18 +45,6 @@ class Version(NamedTuple):
 class StoredPartition(NamedTuple):
     fence: Fence
     state: PartitionState
-
-
-class Consumed(msgspec.Struct, frozen=True):
-    """In which order records were taken: sources (topic, partition, first offset) and one code a record.
-
-    A code below `len(sources)` is a record of that source; `len(sources) + i` is the moment in which the idle label
-    side of the i-th source's pair followed the feature clock. `order` is zlib of little-endian uint16 codes.
-    """
-
-    sources: tuple[tuple[str, int, int], ...]
-    order: bytes
-    records: int
 
 
 class LogEntry(msgspec.Struct, frozen=True):

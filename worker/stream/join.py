@@ -53,7 +53,10 @@ class Finished:
         """Return the examples of all other partitions."""
         keep = [i for i, o in enumerate(self.owners) if o != owner]
         return Finished(
-            *([column[i] for i in keep] for column in (self.rows, self.labels, self.weights, self.delays_ms)),  # type: ignore[arg-type]
+            [self.rows[i] for i in keep],
+            [self.labels[i] for i in keep],
+            [self.weights[i] for i in keep],
+            [self.delays_ms[i] for i in keep],
             [self.owners[i] for i in keep],
         )
 
@@ -94,6 +97,11 @@ class Side:
             # Entries of matched events would otherwise stay for a whole window: memory = rate x window.
             self.heap = [(e[1], e[0], i) for i, e in self.waiting.items()]
             heapify(self.heap)
+
+    def recall(self, id_: str, entry: tuple) -> None:  # type: ignore[type-arg]
+        """Put back what waited when the stored state was written (its offset is in the bitmap already)."""
+        self.waiting[id_] = entry
+        heappush(self.heap, (entry[1], entry[0], id_))
 
     def leave(self, id_: str) -> tuple:  # type: ignore[type-arg]
         entry = self.waiting.pop(id_)

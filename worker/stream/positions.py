@@ -46,3 +46,18 @@ class PartitionState(msgspec.Struct, frozen=True):
     partition: int
     ledger: Ledger
     sides: tuple[SideState, ...]
+
+
+class Consumed(msgspec.Struct, frozen=True):
+    """In which order records were taken: sources (topic, partition, first offset) and one code a record.
+
+    A code below `MARK` is a record of `sources[code]`; `MARK + i` is the moment in which the idle label side
+    `sources[i]` followed its feature side's clock. `order` is zlib of little-endian uint16 codes.
+    """
+
+    sources: tuple[tuple[str, int, int], ...]
+    order: bytes
+    records: int
+
+
+MARK = 1 << 15
