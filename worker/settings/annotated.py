@@ -68,7 +68,7 @@ def _feature(kind: str) -> str:
 
 def _toml_line(name: str, info: FieldInfo, words: str) -> str:
     """Write the meaning above `key = default`; commented out where there is no default, or it is a secret."""
-    comment = f"# {info.description}\n#   {words}\n"
+    comment = f"\n# {info.description}\n#   {words}\n"
     if info.default is None or isinstance(info.default, SecretStr):
         return f"{comment}# {name} = {_example(info)}\n"
     return f"{comment}{name} = {toml_value(info.default)}\n"

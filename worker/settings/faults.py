@@ -25,8 +25,12 @@ class Where:
         self._origins = origins
         self._text = text
 
+    def outside(self, key: str) -> bool:
+        """Say whether the key was set in no section at all."""
+        return key in self._origins
+
     def __call__(self, key: str, inner: Sequence[int | str] = ()) -> str:
-        origin = self._origins.get(key)
+        origin = self._origins.get(key) or next((o for k, o in self._origins.items() if k.startswith(f"{key}.")), None)
         if origin is None:
             return ""
         kind, _, path = origin.partition(" ")
@@ -55,10 +59,10 @@ def _line(text: str, key: str, inner: Sequence[int | str]) -> int | None:
 
 
 def first_fault(error: ValidationError, where: Where) -> str:
-    """Turn the first fault into a sentence; the others are counted."""
+    """Turn the innermost fault into a sentence (a list with a bad item also counts as too short); count the others."""
     faults = error.errors(include_url=False, include_context=True, include_input=True)
     more = len(faults) - 1
-    fault = next((f for f in faults if f["type"] != "missing"), faults[0])
+    fault = max(faults, key=lambda f: len(f["loc"]))
     rest = f" (and {more} more)" if more else ""
     return _sentence(fault, where) + rest
 
@@ -69,10 +73,10 @@ def _sentence(fault: ErrorDetails, where: Where) -> str:
     dotted = f"{section}.{name}" if name else section
     here = where(dotted, inner)
     path = dotted + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in inner)
-    if kind == "missing" and dotted in ("model", "model.features"):
+    if kind == "missing" and not inner and dotted in ("model", "model.features"):
         return NO_FEATURES
     if kind == "extra_forbidden":
-        return _unknown(section, name, inner, path) + (here or where(section))
+        return _unknown(section, name, inner, path, where) + (here or where(section))
     if kind == "value_error" and section == "model":
         return f"{path}: {fault['msg'].removeprefix('Value error, ')}{here}"
     info, secret = _info(dotted, inner)
@@ -90,9 +94,13 @@ def _info(dotted: str, inner: Sequence[int | str]) -> tuple[FieldInfo | None, bo
     return (found.info, found.secret) if found else (None, False)
 
 
-def _unknown(section: str, name: str, inner: Sequence[int | str], path: str) -> str:
+def _unknown(section: str, name: str, inner: Sequence[int | str], path: str, where: Where) -> str:
     if inner:
         return f"{path} is not a setting{hint(fields.nearest(str(inner[-1]), list(fields.feature_keys())))}"
+    if not name and where.outside(section):
+        return (
+            f"{section} stands in no section{hint(fields.nearest(f'.{section}', [k.dotted for k in fields.every()]))}"
+        )
     if not name:
         near = fields.nearest(section, list(fields.section_types()))
         return f"[{section}] is not a section of the settings{hint(near)}"

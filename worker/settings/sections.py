@@ -268,8 +268,10 @@ class RedisSection(Section):
 
     url: SecretUrl = Field(
         default=SecretUrl("redis://localhost:6379/0"),
-        description="address and database; rediss:// is TLS",
-        json_schema_extra={"allowed": "redis://, rediss:// or unix:// and an address"},
+        description="address and database; rediss is TLS; +sentinel, +cluster: host:port, several with commas",
+        json_schema_extra={
+            "allowed": "redis://host:port/db, rediss://, unix:///path, redis+sentinel://hosts/service/db, redis+cluster://hosts"
+        },
     )
     username: str = Field(
         default="", max_length=1000, description="ACL user", json_schema_extra={"allowed": "up to 1000 characters"}
@@ -279,7 +281,7 @@ class RedisSection(Section):
     @field_validator("url")
     @classmethod
     def _scheme(cls, url: SecretUrl) -> SecretUrl:
-        if not re.match(r"^(rediss?://[^/\s]|unix://.*/)\S*$", url.get_secret_value()):
+        if not re.match(r"^(rediss?(\+sentinel|\+cluster)?://[^/\s]|unix://.*/)\S*$", url.get_secret_value()):
             raise ValueError("not an address of Redis")
         return url
 
