@@ -9,7 +9,7 @@ import csv
 import gzip
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -176,6 +176,6 @@ def _json(**document: object) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def closing_watermark(sent: list[Event]) -> bytes:
-    """Return the record that ends a replay: so late that everything that still waits for a partner expires."""
-    return _json(watermark=max(event.ts for event in sent) + WINDOW_S * 1000 + 1)
+def closing_watermark(sent: Sequence[Event]) -> int:
+    """Return a moment so late that everything which still waits for a partner then has expired."""
+    return max(event.ts for event in sent) + WINDOW_S * 1000 + 1
