@@ -1,0 +1,193 @@
+"""The worker's loop: poll, decode, join, turn, observe. Sees protocols only; one thread, no callbacks."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from worker.errors import Stalled, Transient
+from worker.observe.observer import Observer
+from worker.ownership import Ownership
+from worker.stream.events import Decoder
+from worker.stream.intake import Intake
+from worker.stream.lanes import Lane
+from worker.stream.records import TopicPartition
+from worker.stream.source import DeadLetters, Source
+from worker.turn import Turns
+
+POLL_S = 0.05
+COLLECTED_EXAMPLES = 65_536  # then a commit is due whatever the settings say: memory stays bounded
+ASK_EVERY_S = 0.1  # how often the broker is asked for end offsets while something waits for the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """When a commit is due, how long a silent side is waited for, and whether it then follows the other's clock."""
+
+    commit_every_s: float = 1.0
+    commit_every_examples: int = 0
+    max_idle_s: float = 0.5
+    advance_idle_labels: bool = False
+    observe_every_s: float = 1.0
+
+
+class Every:
+    """True once per interval, by the monotonic clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.next = time.monotonic() + seconds
+
+    def due(self) -> bool:
+        return time.monotonic() >= self.next
+
+    def restart(self) -> None:
+        self.next = time.monotonic() + self.seconds
+
+    def maybe_restart(self) -> bool:
+        """Say whether the interval is over, and begin the next one if so."""
+        due = self.due()
+        if due:
+            self.restart()
+        return due
+
+
+class Loop:
+    """One worker at work. `run` ends when `stopped` says so or, draining, when everything noted is committed."""
+
+    def __init__(
+        self, source: Source, dead_letters: DeadLetters, decoders: Mapping[str, Decoder], intake: Intake,
+        ownership: Ownership, turns: Turns, observer: Observer, pace: Pace,
+    ) -> None:  # fmt: skip
+        self.source = source
+        self.dead_letters = dead_letters
+        self.decoders = decoders
+        self.intake = intake
+        self.ownership = ownership
+        self.turns = turns
+        self.observer = observer
+        self.pace = pace
+        self._commit = Every(pace.commit_every_s)
+        self._ask = Every(ASK_EVERY_S)
+        self._observe = Every(pace.observe_every_s)
+        self._busy = False  # records were taken the last time round: more may be buffered
+        self._quiet: dict[Lane, float] = {}  # since when a lane holds the others up
+
+    def run(self, stopped: Callable[[], bool], drained: Callable[[], bool] | None = None) -> None:
+        """Work until stopped or drained. Stopping commits what was taken; the last batch may be short."""
+        while not stopped() and not (drained and drained()):
+            self.run_once(hurry=drained is not None)
+        if stopped():
+            self.dead_letters.send(self.intake.take_letters())
+            self._turn()
+
+    def run_once(self, *, hurry: bool = False) -> None:
+        """Poll, decode, join, and take a turn when one is due."""
+        self.observer.tick()
+        self.turns.patience(lambda: self.ownership.follow(self.turns.checkpoint.partitions))
+        self.source.fetch_only(self.intake.wanted())
+        with self._stage("poll"):
+            chunks = self.source.poll(0.0 if self._busy else POLL_S)
+        with self._stage("decode"):
+            decoded = [self.decoders[chunk.source.topic].decode(chunk) for chunk in chunks]
+        with self._stage("join"):
+            for events in decoded:
+                self.intake.add(events)
+            self._pass_idle()
+            taken = self.intake.take(self._limit())
+            if self.pace.advance_idle_labels:
+                self.intake.follow_idle()
+        self._busy = bool(taken)
+        self.dead_letters.send(self.intake.take_letters())
+        if self._due(idle=not taken, hurry=hurry):
+            self._turn()
+        if hurry and not taken and not chunks:
+            self._check_stall()
+        self._maybe_observe()
+
+    # -- when -----------------------------------------------------------------------------------------------------
+
+    def _limit(self) -> int | None:
+        """Return how many examples to stop at (in whole batches), None while no commit is due."""
+        if self._commit.due():
+            return 0
+        return self.pace.commit_every_examples or COLLECTED_EXAMPLES
+
+    def _due(self, *, idle: bool, hurry: bool) -> bool:
+        """Say whether to commit now: the time or number has come, and batches are whole or there is no more to read."""
+        if not self.intake.has_work():
+            return False
+        if self.intake.whole(self._limit()):
+            return True
+        asked = (self._commit.due() or hurry) and idle and self._ask.maybe_restart()
+        return asked and self._at_live_edge(to_the_last=hurry)
+
+    def _at_live_edge(self, *, to_the_last: bool) -> bool:
+        """Say whether there is no more to read; `to_the_last`: nor anything left to take of what was read."""
+        lanes = [lane for lane in self.intake.lanes() if not lane.full]
+        if to_the_last and any(len(lane) for lane in lanes):
+            return False
+        return not self._unread(lanes) and all(pair.ready for pair in self.intake.pairs.values())
+
+    def _pass_idle(self) -> None:
+        """Pass lanes that have held the others up for long enough, if the broker says that nothing is left there."""
+        now = time.monotonic()
+        self._quiet = {lane: self._quiet.get(lane, now) for lane in self.intake.blocking()}
+        silent = [lane for lane, since in self._quiet.items() if now - since >= self.pace.max_idle_s]
+        if silent and self._ask.maybe_restart():
+            unread = self._unread(silent)
+            for lane in silent:
+                lane.passed = lane not in unread
+
+    def _unread(self, lanes: Iterable[Lane]) -> set[Lane]:
+        """Return the lanes on which the broker has more than was read; all of them if it does not answer."""
+        asked = {lane.source: lane for lane in lanes}
+        try:
+            ends = self.source.end_offsets(asked)
+        except Transient as problem:
+            self.observer.waiting(str(problem))
+            return set(asked.values())
+        return {lane for source, lane in asked.items() if ends[source] > lane.read_offset}
+
+    def _check_stall(self) -> None:
+        """Raise `Stalled` where a side is full and the other one has nothing left that could free it."""
+        for pair in self.intake.pairs.values():
+            for lane in pair.lanes:
+                others = [other for other in pair.lanes if other is not lane]
+                if lane.full and others and all(not len(other) and other.passed for other in others):
+                    raise Stalled(
+                        f"partition {lane.source.partition}: {len(lane.side.waiting)} events of topic "
+                        f"{lane.source.topic} wait (join.max_pending) and topic {others[0].source.topic} has nothing "
+                        f"left that could free them: send the missing events or a watermark record, or raise "
+                        f"join.max_pending"
+                    )
+
+    # -- what -----------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        with self._stage("commit"):
+            positions = self.turns.take()
+        self.source.acknowledge(positions)
+        self._commit.restart()
+
+    def _maybe_observe(self) -> None:
+        if not self._observe.maybe_restart():
+            return
+        self.observer.pending(self.intake.pending())
+        committed = {
+            TopicPartition(side.topic, n): side.next_offset
+            for n, pair in self.intake.pairs.items()
+            for side in pair.committed.sides
+        }
+        try:
+            ends = self.source.end_offsets(committed)
+        except Transient as problem:
+            self.observer.waiting(str(problem))
+        else:
+            self.observer.lag({source: max(0, ends[source] - offset) for source, offset in committed.items()})
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        yield
+        self.observer.stage(name, time.monotonic() - started)

@@ -1,0 +1,65 @@
+"""What the loop tells the outside world. Values and a protocol; the loop knows no metric and no log library."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from worker.learn.state import LearnerState, Report
+from worker.state.store import Version
+from worker.stream.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One committed turn. `outcomes` counts records by (topic, outcome); times are seconds, event times ms."""
+
+    version: Version
+    state: LearnerState
+    report: Report
+    outcomes: Counter[tuple[str, str]]
+    positions: Mapping[TopicPartition, int]
+    delays_ms: list[int]
+    newest_ms: int
+    learn_s: float
+    commit_s: float
+    conflicts: int
+    state_bytes: int
+
+
+class Observer(Protocol):
+    """Best effort: no call may fail or block training."""
+
+    def tick(self) -> None:
+        """The loop is alive."""
+        ...
+
+    def ready(self) -> None: ...
+
+    def waiting(self, problem: str) -> None:
+        """Something does not answer, or nothing is assigned yet: alive, not ready."""
+        ...
+
+    def stage(self, name: str, seconds: float) -> None: ...
+
+    def turn(self, turn: Turn) -> None: ...
+
+    def pending(self, waiting: Mapping[str, int]) -> None: ...
+
+    def lag(self, lag: Mapping[TopicPartition, int]) -> None: ...
+
+    def claimed(self, partition: int, positions: Mapping[TopicPartition, int], recall: int) -> None:
+        """A partition is owned from these offsets on; `recall` records before them are read again first."""
+        ...
+
+    def dropped(self, partitions: frozenset[int], reason: str) -> None: ...
+
+    def rebalanced(self, assigned: frozenset[TopicPartition]) -> None: ...
+
+    def went_back(self, mine: Version, stored: Version) -> None: ...
+
+    def skipped_offsets(self, source: TopicPartition, count: int) -> None: ...
+
+    def note(self, message: str) -> None:
+        """Something an operator should know, said once: shown in the log and in `status`."""
+        ...

@@ -1,0 +1,208 @@
+"""The worker's observer: turns what the loop did into metrics, log lines, the metrics topic and `status`.
+
+Best effort: nothing here fails or blocks training.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from worker.errors import Transient
+from worker.learn.evaluation import summary
+from worker.learn.health import health
+from worker.learn.state import Report
+from worker.observe.endpoint import Pulse
+from worker.observe.kafka_metrics import Moment, metrics_message
+from worker.observe.logs import Sparing, get_logger
+from worker.observe.observer import Turn
+from worker.observe.prometheus import Meters
+from worker.spec import Task
+from worker.state.store import Store, Version
+from worker.stream.records import TopicPartition
+from worker.stream.source import MetricsTopic
+
+ANNOUNCED_FOR_S = 15.0
+WALL_CLOCK_STAMP = time.time  # stamps only: every duration is monotonic
+
+
+def together(reports: list[Report]) -> Report:
+    """Return one report of several turns, in order."""
+    return replace(
+        reports[-1],
+        rows=[n for report in reports for n in report.rows],
+        skipped=[n for report in reports for n in report.skipped],
+        loss=[x for report in reports for x in report.loss],
+        grad_norm=[x for report in reports for x in report.grad_norm],
+        grad_norm_max=[x for report in reports for x in report.grad_norm_max],
+        guilty=[],
+    )
+
+
+def by_step(report: Report) -> list[Report]:
+    """Return one report a step."""
+    columns = zip(report.rows, report.skipped, report.loss, report.grad_norm, report.grad_norm_max, strict=True)
+    return [
+        replace(report, rows=[rows], skipped=[skipped], loss=[loss], grad_norm=[norm], grad_norm_max=[top], guilty=[])
+        for rows, skipped, loss, norm, top in columns
+    ]
+
+
+class WorkerObserver:
+    """Implements `Observer` for one worker of one model."""
+
+    def __init__(
+        self, meters: Meters, pulse: Pulse, metrics: MetricsTopic | None,
+        announce: Callable[[Mapping[str, object]], None], identity: Mapping[str, Any], task: Task, metrics_every_s: float,
+    ) -> None:  # fmt: skip
+        self._meters = meters
+        self._pulse = pulse
+        self._metrics = metrics
+        self._announce = announce
+        self._identity = identity  # model, worker, host, pid, http_port
+        self._task: Task = task
+        self._every_s = metrics_every_s
+        self._log = get_logger()
+        self._sparing = Sparing(self._log)
+        self._reports: list[Report] = []
+        self._next_message = 0.0
+        self._next_progress = 0.0
+        self._notes: list[str] = []
+        self._lag: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
+        self._fenced = self._conflicts = 0
+
+    def tick(self) -> None:
+        self._pulse.tick()
+
+    def ready(self) -> None:
+        self._pulse.ready()
+
+    def waiting(self, problem: str) -> None:
+        self._pulse.tick()
+        self._pulse.not_ready(problem)
+        self._sparing.warning("waiting", problem=problem)
+
+    def stage(self, name: str, seconds: float) -> None:
+        self._meters.stage(name, seconds)
+
+    def turn(self, turn: Turn) -> None:
+        meters = self._meters
+        meters.stage("learn", turn.learn_s)
+        meters.step(turn.report)
+        meters.commit(turn.commit_s, turn.conflicts, turn.version.number, turn.state_bytes)
+        for (topic, outcome), count in turn.outcomes.items():
+            if outcome not in ("consumed", "pending"):
+                meters.events(topic, outcome, count)
+        joined = [delay / 1000 for delay in turn.delays_ms if delay >= 0]
+        if joined:
+            meters.label_delays(joined)
+        self._conflicts += turn.conflicts
+        if turn.report.guilty:
+            self._log.warning(
+                "rows left out: their step is not finite",
+                rows=len(turn.report.guilty),
+                state_version=turn.version.number,
+            )
+        self._tell(turn)
+        self.ready()
+
+    def pending(self, waiting: Mapping[str, int]) -> None:
+        self._pending = dict(waiting)
+        for kind, count in waiting.items():
+            self._meters.pending(kind, count)
+
+    def lag(self, lag: Mapping[TopicPartition, int]) -> None:
+        self._meters.partitions(lag)
+        self._lag = {f"{source.topic}:{source.partition}": records for source, records in lag.items()}
+        facts = {
+            **self._identity,
+            "partitions": sorted({source.partition for source in lag}),
+            "lag": self._lag,
+            "waits_for": self._pulse.waits_for,
+            "notes": self._notes,
+            "fenced": self._fenced,
+            "conflicts": self._conflicts,
+        }
+        try:
+            self._announce(facts)
+        except Transient as problem:
+            self._sparing.warning("could not announce", problem=str(problem))
+
+    def claimed(self, partition: int, positions: Mapping[TopicPartition, int], recall: int) -> None:
+        self._log.info(
+            "partition claimed", partition=partition, recall_records=recall,
+            offsets={source.topic: offset for source, offset in positions.items()},
+        )  # fmt: skip
+        self.ready()
+
+    def dropped(self, partitions: frozenset[int], reason: str) -> None:
+        if reason == "fenced":
+            self._fenced += len(partitions)
+            self._meters.fenced()
+        self._log.warning("partitions dropped", partitions=sorted(partitions), reason=reason)
+
+    def rebalanced(self, assigned: frozenset[TopicPartition]) -> None:
+        self._meters.rebalance()
+        partitions = sorted({source.partition for source in assigned})
+        self._log.info("rebalanced", partitions=partitions)
+        if partitions:
+            self.ready()
+        else:
+            self._pulse.not_ready("no partition is assigned to this worker")
+
+    def went_back(self, mine: Version, stored: Version) -> None:
+        self._log.error("the state store went back", mine=str(mine), stored=str(stored))
+        self.note(f"the state store went back from version {mine.number} to {stored.number}; its log is read again")
+
+    def skipped_offsets(self, source: TopicPartition, count: int) -> None:
+        self._meters.skipped_offsets(source, count)
+        self._log.error("offsets lost", topic=source.topic, partition=source.partition, skipped=count)
+
+    def note(self, message: str) -> None:
+        if message not in self._notes:
+            self._notes = [*self._notes[-19:], message]
+            self._log.warning(message)
+
+    def _tell(self, turn: Turn) -> None:
+        """Send what the turns since the last message learned, and bring evaluation and health up to date."""
+        if turn.report.rows:
+            self._reports.append(turn.report)
+        now = time.monotonic()
+        if now < self._next_message:
+            return
+        self._next_message = now + self._every_s
+        evaluation = summary(turn.state, self._task)
+        verdict = health(evaluation, turn.state)
+        self._meters.evaluation(evaluation)
+        self._meters.health(str(verdict["state"]))
+        stamp_ms = int(WALL_CLOCK_STAMP() * 1000)
+        if turn.newest_ms >= 0:
+            self._meters.event_age((stamp_ms - turn.newest_ms) / 1000)
+        self._message(turn, stamp_ms)
+        if now >= self._next_progress:
+            self._next_progress = now + 10.0
+            self._log.info(
+                "learning", state_version=turn.version.number, examples=turn.state.examples,
+                loss=turn.report.loss[-1] if turn.report.loss else None, health=verdict["state"],
+                pending=self._pending, lag=sum(self._lag.values()),
+            )  # fmt: skip
+
+    def _message(self, turn: Turn, stamp_ms: int) -> None:
+        reports, self._reports = self._reports, []
+        if self._metrics is None or not reports:
+            return
+        waiting = list(self._pending.values())
+        moment = Moment(
+            model=self._identity["model"], worker=self._identity["worker"], ts=stamp_ms,
+            state_version=turn.version.number, step=turn.state.steps, examples=turn.state.examples,
+            event_lag_ms=stamp_ms - turn.newest_ms if turn.newest_ms >= 0 else None,
+            pending_features=waiting[0] if waiting else None, pending_labels=waiting[1] if len(waiting) > 1 else None,
+        )  # fmt: skip
+        for report in by_step(together(reports)) if not self._every_s else [together(reports)]:
+            self._metrics.send(metrics_message(moment, report))
+
+
+def announcer(store: Store, worker: str) -> Callable[[Mapping[str, object]], None]:
+    """Return what tells the store, and so `status`, that this worker is alive."""
+    return lambda facts: store.announce(worker, facts, ANNOUNCED_FOR_S)
