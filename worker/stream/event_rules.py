@@ -73,8 +73,9 @@ class EventRules:
         max_future_s: int,
         unknown_features: Literal["ignore", "refuse"],
     ) -> None:
-        self._spec = spec
-        self._features = {feature.name: feature for feature in (*spec.numeric, *spec.categorical)}
+        self._binary = spec.task == "binary"
+        self._numeric, self._categorical = spec.numeric, spec.categorical
+        self._features = {f.name: f"features.{printable(f.name)}" for f in spec.features}
         self._has_row = role != "labels"
         self._has_label = role != "features"
         self._fields = ("id", "ts", *(("features",) * self._has_row), *(("label",) * self._has_label))
@@ -175,18 +176,19 @@ class EventRules:
                 self._note_unknown(name)
                 if self._refuse_unknown:
                     refusals.append(Refusal("unknown_feature", f"features.{printable(name)}: not in the model"))
-        numbers = [_numeric(f, features.get(f.name), refusals) for f in self._spec.numeric]
-        buckets = [_categorical(f, features.get(f.name), refusals) for f in self._spec.categorical]
+        fields = self._features
+        numbers = [_numeric(f, fields[f.name], features.get(f.name), refusals) for f in self._numeric]
+        buckets = [_categorical(f, fields[f.name], features.get(f.name), refusals) for f in self._categorical]
         return b"" if refusals else self._pack(*numbers, *buckets)
 
     def _label(self, value: object, refusals: list[Refusal]) -> float:
-        if self._spec.task == "binary" and isinstance(value, bool):
+        if self._binary and isinstance(value, bool):
             return float(value)
-        expected = "0 or 1" if self._spec.task == "binary" else "a finite number"
+        expected = "0 or 1" if self._binary else "a finite number"
         number = _number("label", value, "bad_label", expected, refusals)
         if number is None:
             return 0.0
-        if self._spec.task == "binary" and number not in (0, 1):
+        if self._binary and number not in (0, 1):
             refusals.append(Refusal("bad_label", "label: another number, expected 0 or 1"))
         return number + 0.0  # -0.0 is 0.0
 
@@ -222,9 +224,8 @@ def _weight(value: object, refusals: list[Refusal]) -> float:
     return number
 
 
-def _numeric(feature: Feature, value: object, refusals: list[Refusal]) -> float:
+def _numeric(feature: Feature, field: str, value: object, refusals: list[Refusal]) -> float:
     """Return the number that the row holds: NaN stands for a missing value that is replaced when it is learned."""
-    field = f"features.{printable(feature.name)}"
     if value is None:
         if feature.missing == "reject":
             refusals.append(Refusal("missing_feature", f"{field}: missing, and its rule is reject"))
@@ -240,11 +241,10 @@ def _numeric(feature: Feature, value: object, refusals: list[Refusal]) -> float:
     return number
 
 
-def _categorical(feature: Feature, value: object, refusals: list[Refusal]) -> int:
+def _categorical(feature: Feature, field: str, value: object, refusals: list[Refusal]) -> int:
     if isinstance(value, str):
         return bucket(feature.name, value, feature.bits)
     if value is not None:
-        field = f"features.{printable(feature.name)}"
         refusals.append(Refusal("wrong_type", f"{field}: {_type(value)}, expected a string"))
     return missing_bucket(feature.bits)
 

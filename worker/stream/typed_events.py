@@ -60,7 +60,8 @@ class TypedDecoder:
         labels, weights, keys = self._labels(structs, certain)
         tuples, rows, present = self._features(structs, certain)
         plain_names = self._rows is None or self._rows.plain_names
-        sure = (colons == keys + present) & plain_names
+        keys += present
+        sure = (colons == keys) & plain_names
         for i in np.flatnonzero(certain & ~sure).tolist():
             certain[i] = self._each_key_once(values[i], int(colons[i]), int(keys[i]), ids[i], tuples[i])
         return Typed(certain, ids, times, rows, labels, weights)
@@ -104,18 +105,18 @@ class TypedDecoder:
 
         Each key takes a colon that can not be escaped, so a text with exactly as many colons as distinct keys
         holds no key twice, no unknown key, and no colon in a string. Without any escape the colons in strings can
-        be counted as well. The comparison of columns in `decode` is the same with null taken for absent: then the
-        text has more colons than counted, never fewer, so nothing is accepted wrongly.
+        be counted as well. `keys` takes null for absent, which errs on the safe side: it can only be too small.
         """
         assert raw is not None
-        colons_in_strings = id_.count(":")
-        plain_names = True
+        plain_names = self._rows is None or self._rows.plain_names
+        unescaped = b"\\" not in raw
+        in_strings = id_.count(":")
+        if plain_names and unescaped and colons == keys + in_strings:  # ids with colons are common
+            return True
         if self._rows is not None:
-            present, inside = self._rows.keys_and_colons(values)
-            keys += present
-            colons_in_strings += inside
-            plain_names = self._rows.plain_names
-        return (plain_names and colons == keys) or (colons == keys + colons_in_strings and b"\\" not in raw)
+            keys += values.count(None)
+            in_strings += self._rows.colons_in_strings(values)
+        return (plain_names and colons == keys) or (unescaped and colons == keys + in_strings)
 
 
 def _event_struct(rows: TypedRows | None, *, has_label: bool, binary: bool) -> type[msgspec.Struct]:

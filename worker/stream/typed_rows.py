@@ -85,22 +85,19 @@ class TypedRows:
         absent = nan.sum(axis=1) + (buckets == self._missing_buckets).sum(axis=1)
         return tuples, rows, len(self._name_colons) - absent
 
-    def keys_and_colons(self, values: Values) -> tuple[int, int]:
-        """Return how many keys one event's features hold (null is present), and the colons inside names and strings."""
-        keys = colons = 0
-        for value, in_name in zip(values, self._name_colons, strict=True):
-            if value is UNSET or value != value:  # noqa: PLR0124 - only NaN differs from itself
-                continue
-            keys += 1
-            colons += in_name + (value.count(":") if isinstance(value, str) else 0)
-        return keys, colons
+    def colons_in_strings(self, values: Values) -> int:
+        """Return the colons that one event's features hold inside names and strings, as decoded."""
+        colons = sum(v.count(":") for v in values[self._format.numeric_count :] if isinstance(v, str))
+        if self.plain_names:
+            return colons
+        return colons + sum(n for v, n in zip(values, self._name_colons, strict=True) if not _is_absent(v))
 
     def _pack(self, tuples: list[Values]) -> list[bytes]:
         try:
             return self._pack_all(tuples)
-        except struct.error:  # a null among the numbers
+        except struct.error:  # a null among the numbers of some event
             d = self._format.numeric_count
-            return self._pack_all([(*(math.nan if v is None else v for v in t[:d]), *t[d:]) for t in tuples])
+            return self._pack_all([(*map(_nan_for_null, t[:d]), *t[d:]) if None in t[:d] else t for t in tuples])
 
     def _pack_all(self, tuples: list[Values]) -> list[bytes]:
         pack, tables, d = self._format.pack, self._tables, self._format.numeric_count
@@ -112,6 +109,14 @@ class TypedRows:
         numbers = dense.copy()
         numbers[self._zero] = np.nan_to_num(numbers[self._zero], nan=0.0)
         return self._format.pack(*numbers.tolist(), *buckets.tolist())
+
+
+def _nan_for_null(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def _is_absent(value: object) -> bool:
+    return value is UNSET or (isinstance(value, float) and math.isnan(value))
 
 
 def _field_names(spec: Spec) -> list[str]:
