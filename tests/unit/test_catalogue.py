@@ -2,8 +2,10 @@
 
 import itertools
 import re
+from dataclasses import fields
 
-from worker.observe.catalogue import CATALOGUE, GRAD_NORM, OTHER, log_steps
+from worker.learn.measures import Measures
+from worker.observe.catalogue import CATALOGUE, EVALUATION_METRICS, GRAD_NORM, OTHER, log_steps
 
 PROMISED = {
     "gradstream_events_total": ("topic", "outcome"),
@@ -80,7 +82,7 @@ def test_closed_lists_belong_to_labels_and_leave_other_to_the_code() -> None:
         for values in metric.values.values():
             assert len(set(values)) == len(values)
             assert OTHER not in values
-            assert all(re.fullmatch("[a-z][a-z_]*", value) for value in values)
+            assert all(re.fullmatch("[a-z][a-z0-9_]*", value) for value in values)
 
 
 def test_only_histograms_have_buckets_and_they_rise() -> None:
@@ -97,3 +99,8 @@ def test_gradient_norm_buckets_cover_a_millionth_to_a_million_in_log_steps() -> 
 
 def test_log_steps_are_exact_decimals() -> None:
     assert log_steps(-1, 1) == (0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+def test_every_measure_of_the_evaluation_has_its_series() -> None:
+    """`score_max` steers health and is of no use on a chart."""
+    assert set(EVALUATION_METRICS) == {field.name for field in fields(Measures)} - {"score_max"}
