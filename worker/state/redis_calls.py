@@ -1,0 +1,90 @@
+"""How scripts and reads are put to Redis, and what a missing key means. Used by the store and `redis_replace.py`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any, TypeVar
+
+from worker.errors import StateCorrupted, StateMissing
+from worker.state.checkpoint import IDENTITY_BYTES
+from worker.state.keys import Keys
+from worker.state.redis_connect import REDIS_ERRORS, Link
+
+_T = TypeVar("_T")
+_LAST = IDENTITY_BYTES - 1
+_REMEDY = "`gradstream state restore --previous`, or begin again with `gradstream state reset --yes`"
+
+
+def script(name: str) -> str:
+    """Return the text of a script. The whole text goes along each time: a restarted server has forgotten it."""
+    return resources.files("worker.state").joinpath(name).read_text(encoding="utf-8")
+
+
+def atomic(client: Any, *calls: Sequence[Any], raise_on_error: bool = True) -> list[Any]:
+    """Send the calls as one transaction, return their replies. A connection error says nothing about what was done."""
+    pipeline = client.pipeline(transaction=True)
+    for call in calls:
+        pipeline.execute_command(*call)
+    return list(pipeline.execute(raise_on_error=raise_on_error))
+
+
+def flat(fields: Mapping[str, str | bytes]) -> list[str | bytes]:
+    """Return names and values by turns, as scripts take them."""
+    return [value for pair in fields.items() for value in pair]
+
+
+class Calls:
+    """Calls about one model. Every error of the client leaves as one of ours, its connection dropped."""
+
+    def __init__(self, link: Link, keys: Keys) -> None:
+        self.link = link
+        self.keys = keys
+
+    def ask(self, doing: str, call: Callable[[Any], _T]) -> _T:
+        """Return what `call` returns, given the client; `doing` names it in errors."""
+        try:
+            return call(self.link.client)
+        except REDIS_ERRORS as error:
+            raise self.link.translated(error, doing) from error
+
+    def run(self, doing: str, text: str, keys: Sequence[str], arguments: Sequence[Any]) -> list[bytes]:
+        """Run a script and return its reply. Raises `StateCorrupted` where it found a key of another type."""
+        reply = self.ask(doing, lambda client: list(client.eval(text, len(keys), *keys, *arguments)))
+        self.refuse_type(reply)
+        return reply
+
+    def identities(self, keys: Sequence[str]) -> list[bytes]:
+        """Return the first 80 bytes under each key at one moment, b"" where there is no string."""
+        calls = [call for key in keys for call in (("TYPE", key), ("GETRANGE", key, 0, _LAST))]
+        replies = self.ask("read identities", lambda client: atomic(client, *calls, raise_on_error=False))
+        return [
+            identity if kind == b"string" else b"" for kind, identity in zip(replies[::2], replies[1::2], strict=True)
+        ]
+
+    def claimed_partitions(self) -> list[int]:
+        """Return the numbers of all partitions that were ever claimed."""
+        return sorted(map(int, self.ask("list the partitions", lambda client: client.smembers(self.keys.partitions))))
+
+    def refuse_type(self, reply: Sequence[bytes]) -> None:
+        """Raise `StateCorrupted` if a script found that a key holds something that is not ours."""
+        if reply[0] == b"type":
+            raise StateCorrupted(f"{reply[1].decode()} holds another type than Gradstream writes: {_REMEDY}")
+
+    def missing(self, *, was_there: bool = False) -> StateMissing:
+        """Return the error that tells a lost state from one that never was."""
+        keys, place = self.keys, self.link.place
+        traces = [keys.previous_state, keys.partitions, keys.commits]
+        if was_there or self.ask("look for traces of a state", lambda client: client.exists(*traces)):
+            return StateMissing(
+                f"the state under {keys.state} in Redis {place} is gone (evicted or deleted) although it was there: "
+                f"{_REMEDY}"
+            )
+        return StateMissing(
+            f"there is no state under {keys.state} in Redis {place}: check redis.url; where nothing was ever trained "
+            "`gradstream worker --init`, to begin again `gradstream state reset --yes`"
+        )
+
+    def lost_partition(self, key: str) -> StateMissing:
+        """Return the error for a partition that the state lists and that is not there."""
+        return StateMissing(
+            f"{key} in Redis {self.link.place} is gone (evicted or deleted) although the state lists it: {_REMEDY}"
+        )
