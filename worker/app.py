@@ -104,12 +104,16 @@ def _assemble(
     person: Person, resources: ExitStack,
 ) -> tuple[Loop, Turns]:  # fmt: skip
     spec, stream, names = settings.spec(), settings.stream, topics_of(settings)
-    limits = {
-        "max_event_bytes": stream.max_event_bytes,
-        "max_future_s": settings.join.max_future_s,
-        "unknown_features": stream.unknown_features,
+    decoders = {
+        topic: Decoder(
+            spec,
+            role,
+            max_event_bytes=stream.max_event_bytes,
+            max_future_s=settings.join.max_future_s,
+            unknown_features=stream.unknown_features,
+        )
+        for role, topic in names.items()
     }
-    decoders = {topic: Decoder(spec, role, **limits) for role, topic in names.items()}
     dead_letters = resources.enter_context(closing(KafkaDeadLetters(kafka, stream.dead_letters_topic)))
     intake = Intake(stream.mode == "joined", join_rules(settings), RowFormat(spec), settings.train.batch_size)
     source = resources.enter_context(closing(KafkaSource(kafka, tuple(names.values()))))

@@ -1,20 +1,16 @@
 """What has to be true before a worker joins its group: topics, server, and a state to go on from."""
 
-from datetime import UTC, datetime
 from typing import Literal
 
+from worker.cli.connect import empty_checkpoint, log_entry
 from worker.errors import ConfigError, StateMissing
-from worker.learn.learner import Learner
-from worker.learn.model import initial_state
 from worker.observe.logs import get_logger
 from worker.ownership import RESET
 from worker.settings import Settings
 from worker.state.redis_store import RedisStore
-from worker.state.store import Checkpoint, LogEntry, Version
 from worker.stream.join import JoinRules
 from worker.stream.kafka.topics import TopicAdmin
-from worker.stream.positions import Consumed
-from worker.turn import check_spec, next_version
+from worker.turn import check_spec
 
 Role = Literal["features", "labels", "examples"]
 
@@ -36,8 +32,8 @@ def join_rules(settings: Settings) -> JoinRules:
     )  # fmt: skip
 
 
-def check_topics(admin: TopicAdmin, settings: Settings) -> int:
-    """Return the number of partitions of the event topics; raise `ConfigError` for what can not work."""
+def check_topics(admin: TopicAdmin, settings: Settings) -> None:
+    """Raise `ConfigError` for topics with which it can not work."""
     names = list(topics_of(settings).values())
     wanted = [*names, settings.stream.dead_letters_topic]
     if settings.stream.metrics_topic:
@@ -57,20 +53,6 @@ def check_topics(admin: TopicAdmin, settings: Settings) -> int:
             f"features and labels must have the same number of partitions, or an event never meets its label: "
             f"{', '.join(f'{name} has {n}' for name, n in counts.items())}"
         )
-    return counts[names[0]]
-
-
-def empty_checkpoint(settings: Settings) -> Checkpoint:
-    """Return a state in which nothing was learned."""
-    spec = settings.spec()
-    return Checkpoint(next_version(Version(-1, "")), spec.document(), Learner.kernel, frozenset(), initial_state(spec))
-
-
-def entry_of(settings: Settings, kind: str, worker: str) -> LogEntry:
-    """Return the commit log entry of a state that was not learned but put there (`init`, `reset`, `restore`)."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    nothing = Consumed((), b"", 0)
-    return LogEntry(kind, worker, nothing, 0, settings.train.batch_size, Learner.kernel, settings.digest(), now)
 
 
 def ensure_state(store: RedisStore, admin: TopicAdmin, settings: Settings, worker: str) -> None:
@@ -84,5 +66,10 @@ def ensure_state(store: RedisStore, admin: TopicAdmin, settings: Settings, worke
                 f"model {settings.model.name} has no state, but group {group} has committed offsets in Kafka: a state "
                 f"was lost; bring Redis back from its backup, or begin again with {RESET}"
             ) from None
-        if store.create(empty_checkpoint(settings), entry_of(settings, "init", worker)):
+        if _create(store, settings, worker):
             get_logger().info("empty state created", model=settings.model.name)
+
+
+def _create(store: RedisStore, settings: Settings, worker: str) -> bool:
+    empty = empty_checkpoint(settings)
+    return store.create(empty, log_entry("init", settings, worker, empty.kernel))

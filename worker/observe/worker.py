@@ -99,11 +99,8 @@ class WorkerObserver:
             meters.label_delays(joined)
         self._conflicts += turn.conflicts
         if turn.report.guilty:
-            self._log.warning(
-                "rows left out: their step is not finite",
-                rows=len(turn.report.guilty),
-                state_version=turn.version.number,
-            )
+            left_out, number = len(turn.report.guilty), turn.version.number
+            self._log.warning("rows left out: their step is not finite", rows=left_out, state_version=number)
         self._tell(turn)
         self.ready()
 
