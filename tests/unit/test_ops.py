@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.local.flights import FEATURES, WINDOW_S
+from worker.local.flights_settings import flights_settings
 from worker.observe.catalogue import CATALOGUE, Metric
 from worker.settings.load import load_settings
 
@@ -180,10 +180,16 @@ def test_the_image_holds_nothing_but_the_program() -> None:
     ]
 
 
-def test_the_stack_learns_what_the_demo_sends() -> None:
-    settings = load_settings(ROOT / "ops/docker/gradstream.toml", {}, environ={})
-    assert settings.spec().features == FEATURES
-    assert settings.join.window_s == WINDOW_S
+def test_the_stack_learns_what_the_demo_learns(tmp_path: Path) -> None:
+    """The file is written for people; a difference from the demo's settings would be an accident."""
+    demo = tmp_path / "demo.toml"
+    demo.write_text(
+        flights_settings(
+            bootstrap_servers="kafka:9092", redis_url="redis://redis:6379/0", http_host="0.0.0.0", http_port=9108
+        )
+    )
+    stack = load_settings(ROOT / "ops/docker/gradstream.toml", {}, environ={})
+    assert stack.shown() == load_settings(demo, {}, environ={}).shown()
 
 
 def test_the_stacks_settings_match_its_addresses() -> None:
