@@ -132,6 +132,16 @@ def test_two_workers_on_one_host_can_both_be_scraped(pulse: Pulse, endpoint: End
     second.close()
 
 
+def test_an_ipv6_address_is_served_under_its_brackets(pulse: Pulse) -> None:
+    try:
+        served = Endpoint(0, text, pulse, host="::1")
+    except ConfigError:
+        pytest.skip("this machine has no IPv6 loopback")
+    assert served.url == f"http://[::1]:{served.port}"
+    assert get(served, "/metrics")[0] == 200
+    served.close()
+
+
 def test_close_frees_the_port_and_ends_the_thread(pulse: Pulse) -> None:
     first = Endpoint(0, text, pulse)
     get(first, "/metrics")

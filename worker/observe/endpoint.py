@@ -5,6 +5,7 @@ clock (the wall clock may step and would then restart a healthy worker, or hide 
 """
 
 import json
+import socket
 import socketserver
 import threading
 import time
@@ -63,6 +64,10 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
 
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
@@ -73,7 +78,7 @@ class Endpoint:
 
     def __init__(self, port: int, text: Text, pulse: Pulse, host: str = "127.0.0.1") -> None:
         try:
-            self._server = _Server((host, port), _handler(text, pulse))
+            self._server = _Server(host, port, _handler(text, pulse))
         except (OSError, OverflowError) as error:
             remedy = "choose another one, or 0 for a free one"
             raise ConfigError(f"observe.http_port: can not listen on {host}:{port} ({error}); {remedy}") from error
@@ -84,7 +89,8 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
     def close(self) -> None:
         self._server.shutdown()
