@@ -104,6 +104,10 @@ def number(r: random.Random) -> str:
     )
 
 
+def category(r: random.Random) -> str:
+    return r.choice(STRINGS) if r.random() < 0.2 else r.choice(('"UA"', '"a:b"', "null", '"é"'))
+
+
 def member(r: random.Random, name: str, value: str) -> str:
     """A key and its value, now and then spaced, the key now and then written with escapes."""
     key = json.dumps(name, ensure_ascii=False)
@@ -123,9 +127,7 @@ def members(r: random.Random, some: list[str], likely: float) -> str:
 
 
 def event(r: random.Random, spec: Spec) -> bytes:
-    features = [
-        member(r, f.name, mostly(r, number(r) if f.kind == "numeric" else r.choice(STRINGS))) for f in spec.features
-    ]
+    features = [member(r, f.name, mostly(r, number(r) if f.kind == "numeric" else category(r))) for f in spec.features]
     if r.random() < 0.05:
         features.append(member(r, "x9", anything(r)))
     outer = [
@@ -149,7 +151,7 @@ def plain(r: random.Random, spec: Spec, role: Role) -> bytes:
 
 def mutated(r: random.Random, original: bytes) -> bytes:
     raw = bytearray(original)
-    for _ in range(r.choice((0, 0, 1, 1, 2))):
+    for _ in range(r.choice((0, 0, 0, 0, 1, 2))):
         at = r.randint(0, len(raw))
         raw[at : at + r.randint(0, 2)] = r.choice(NOISE)
     if r.random() < 0.1:  # a stretch twice: repeated members, repeated braces
