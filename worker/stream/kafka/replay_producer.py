@@ -24,6 +24,7 @@ class EventProducer:
         self._where = config.bootstrap_servers
         batching = {"batch_size": 0} if single else {"linger_ms": 5}
         arguments = client_arguments(config) | {"acks": "all", "metrics_enabled": False, **batching}
+        arguments["allow_auto_create_topics"] = False  # a topic made by a typing error has any number of partitions
         self._client: Any = opened(KafkaProducer, config, **arguments)
 
     def partitions(self, topic: str) -> list[int]:
@@ -34,7 +35,7 @@ class EventProducer:
             raise ConfigError(f"there is no topic {topic} at {self._where}: create it with: gradstream init")
         return sorted(found)
 
-    def send(self, topic: str, key: bytes | None, value: bytes, partition: int | None = None) -> None:
+    def send(self, topic: str, key: bytes | None, value: bytes | None, partition: int | None = None) -> None:
         """Hand over one record; wait only while the client's buffer is full. Its timestamp is now."""
         self._tell_failure()
         with translated(f"sending to topic {topic}"):
