@@ -1,0 +1,122 @@
+"""Every private attribute of the client (3.0.x) that we touch, each with the failure that made it necessary.
+
+A new release of the client is read against this file before the pin in pyproject.toml moves.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as ClientPartition
+from kafka.coordinator.base import MemberState
+
+from worker.stream.kafka.columns import PartitionColumns
+
+
+def install(consumer: KafkaConsumer, bytes_per_record: int) -> None:
+    """Prepare a consumer that has not subscribed yet.
+
+    Records come as columns (the client's own reader costs 7.5 µs a record, ours 2). And metadata requests no longer
+    create topics: the client has a setting for that but loses it on the way, so a worker started before `init`
+    would create its topics with one partition each.
+    """
+    never_create_topics(consumer)
+    consumer._fetcher.PartitionRecords = _reader(bytes_per_record)  # noqa: SLF001
+
+
+def _reader(bytes_per_record: int) -> Callable[..., PartitionColumns]:
+    def read(fetch_offset: int, topic_partition: Any, records: Any, **arguments: Any) -> PartitionColumns:
+        return PartitionColumns(
+            fetch_offset,
+            topic_partition,
+            records._buffer,  # noqa: SLF001
+            arguments["aborted_transactions"] or (),
+            arguments["on_drain"],
+            bytes_per_record,
+        )
+
+    return read
+
+
+def never_create_topics(client: KafkaProducer | KafkaConsumer) -> None:
+    """The same for other clients: a missing dead-letter topic must be said, not made with the broker's defaults."""
+    cluster = client._metadata if isinstance(client, KafkaProducer) else client._cluster  # noqa: SLF001
+    cluster.config["allow_auto_create_topics"] = False
+
+
+def repair(consumer: KafkaConsumer) -> list[str]:
+    """Mend the two states in which the client waits for ever; call before each poll. Return what was mended."""
+    mended = []
+    if _clear_drained(consumer):
+        mended.append("drained_reader")
+    if _join_again(consumer):
+        mended.append("forgotten_join")
+    return mended
+
+
+def _clear_drained(consumer: KafkaConsumer) -> bool:
+    """Data of a paused partition is parked and comes back only while the fetcher's reader in line is None.
+
+    A drained reader is falsy but not None, so a partition that was paused and resumed starved for ever;
+    neither seek nor a rebalance healed it.
+    """
+    fetcher = consumer._fetcher  # noqa: SLF001
+    reader = fetcher._next_partition_records  # noqa: SLF001
+    if reader is None or reader:
+        return False
+    fetcher._next_partition_records = None  # noqa: SLF001
+    return bool(fetcher._paused_partition_records)  # noqa: SLF001
+
+
+def _join_again(consumer: KafkaConsumer) -> bool:
+    """A join that a change of metadata caused may outlive a short poll; then nobody awaits it any more.
+
+    `need_rejoin()` is False, heartbeats are off, poll returns nothing, and the worker stays outside its group.
+    """
+    coordinator = consumer._coordinator  # noqa: SLF001
+    if not coordinator.rejoining or coordinator.need_rejoin():
+        return False
+    coordinator.request_rejoin()
+    return True
+
+
+def position(consumer: KafkaConsumer, source: ClientPartition) -> int | None:
+    """Return the next offset, or None where it is not assigned.
+
+    The public `position()` may ask brokers and block for committed offsets, which are never positions here.
+    """
+    state = consumer._subscription.assignment.get(source)  # noqa: SLF001
+    return None if state is None or state.position is None else int(state.position.offset)
+
+
+def is_member(consumer: KafkaConsumer) -> bool:
+    """Say whether the group knows this consumer (a rebalance in progress included)."""
+    return bool(consumer._coordinator.state is not MemberState.UNJOINED)  # noqa: SLF001
+
+
+def is_stable(consumer: KafkaConsumer) -> bool:
+    """Say whether the consumer is in its group and no rebalance is under way."""
+    return bool(consumer._coordinator.state is MemberState.STABLE)  # noqa: SLF001
+
+
+def is_connected(consumer: KafkaConsumer) -> bool:
+    """Say whether any connection to a broker stands."""
+    connections = list(consumer._manager._conns.values())  # noqa: SLF001
+    return any(connection.connected for connection in connections)
+
+
+def known_topic_id(consumer: KafkaConsumer, topic: str) -> str:
+    """Return the id of a topic as last heard, "" where the topic is not there or the broker gives no ids."""
+    found = consumer._cluster.topic_id(topic)  # noqa: SLF001
+    return "" if found is None or not found.int else str(found)
+
+
+def is_known(consumer: KafkaConsumer, topic: str) -> bool:
+    """Say whether the last metadata held the topic. The public `partitions_for_topic` may block without limit."""
+    return consumer._cluster.partitions_for_topic(topic) is not None  # noqa: SLF001
+
+
+def refresh_metadata(consumer: KafkaConsumer, timeout_s: float) -> None:
+    """Ask for metadata now and wait for it. Raises the client's errors (also when a topic is missing)."""
+    manager = consumer._manager  # noqa: SLF001
+    manager.run(manager.wait_for, consumer._cluster.request_update(), timeout_s * 1000)  # noqa: SLF001
