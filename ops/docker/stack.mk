@@ -20,7 +20,7 @@ ON_STACK = GRADSTREAM_CONFIG=ops/docker/gradstream.toml GRADSTREAM_OBSERVE__HTTP
 
 up: .venv/ready ## start Kafka, Redis, a worker and Prometheus in containers, and send it events
 	$(COMPOSE) up --build --detach
-	$(ON_STACK) .venv/bin/gradstream demo --to-stack --speed 0
+	.venv/bin/gradstream demo --to-stack --once
 	@echo "metrics:    http://localhost:$(STACK_PROMETHEUS_PORT)"
 	@echo "worker:     http://$$($(COMPOSE) port worker 9108)/metrics"
 	@echo "its logs:   $(COMPOSE) logs -f worker"

@@ -4,8 +4,9 @@ import itertools
 import re
 from dataclasses import fields
 
+from worker.learn import health
 from worker.learn.measures import Measures
-from worker.observe.catalogue import CATALOGUE, EVALUATION_METRICS, GRAD_NORM, OTHER, log_steps
+from worker.observe.catalogue import CATALOGUE, EVALUATION_METRICS, GRAD_NORM, HEALTH_STATES, OTHER, log_steps
 
 PROMISED = {
     "gradstream_events_total": ("topic", "outcome"),
@@ -104,3 +105,7 @@ def test_log_steps_are_exact_decimals() -> None:
 def test_every_measure_of_the_evaluation_has_its_series() -> None:
     """`score_max` steers health and is of no use on a chart."""
     assert set(EVALUATION_METRICS) == {field.name for field in fields(Measures)} - {"score_max"}
+
+
+def test_every_state_of_health_has_its_series() -> None:
+    assert health.STATES == HEALTH_STATES

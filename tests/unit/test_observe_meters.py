@@ -204,7 +204,7 @@ def test_evaluation_shows_defined_values_and_the_mean_loss_of_each_window(meters
 
 
 def test_health_is_one_state_at_a_time(meters: Meters) -> None:
-    for state in ("converging", "exploding"):
+    for state in ("learning", "diverging"):
         meters.health(state)
         shown = {dict(labels)["state"]: v for (name, labels), v in scrape(meters).items() if name == c.HEALTH.name}
         assert shown == {known: float(known == state) for known in c.HEALTH_STATES}

@@ -14,18 +14,7 @@ OUTCOMES = ("trained", "dead_lettered", "expired", "duplicate", "late", "withdra
 STEP_OUTCOMES = ("learned", "partial", "skipped")
 STAGES = ("poll", "decode", "join", "learn", "commit")
 PENDING_KINDS = ("features", "labels")
-HEALTH_STATES = (
-    "starting",
-    "learning",
-    "converging",
-    "stalled",
-    "rate_too_high",
-    "rate_too_low",
-    "exploding",
-    "vanishing",
-    "non_finite",
-    "drift",
-)
+HEALTH_STATES = ("starting", "learning", "no_better_than_baseline", "diverging", "non_finite")
 NONFINITE_PLACES = (
     "row",
     "loss",
