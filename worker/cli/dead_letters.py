@@ -2,8 +2,8 @@
 
 import sys
 from collections import Counter
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
+from zlib import crc32
 
 import typer
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from worker.settings import Settings
-    from worker.stream.dead_letters import DeadLetter
-    from worker.stream.kafka.letter_reader import StoredLetter
+    from worker.stream.kafka.letters import StoredLetter
 
 Reason = Annotated[str | None, typer.Option("--reason", metavar="REASON", help="Only this reason")]
 Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only what came from this topic")]
 SHOWN = 20
+PART = 5_000  # letters acknowledged at a time, so that progress shows
 
 
 def list_letters(
@@ -45,7 +45,7 @@ def list_letters(
 
     letters = list(_chosen(settings(config, sets), reason, topic))
     if as_json:
-        print_json({"dead_letters": [_plain(stored.letter) for stored in letters[-(limit or len(letters) or 1) :]]})
+        print_json({"dead_letters": [_plain(letter) for letter in (letters[-limit:] if limit else letters)]})
     else:
         _print_list(letters, limit or SHOWN)
 
@@ -96,44 +96,49 @@ def replay(
       gradstream dead-letters replay --reason unknown_feature --dry-run
       gradstream dead-letters replay --reason unknown_feature
     """
+    from worker.stream.kafka.letters import can_send_again
+
     loaded = settings(config, sets)
-    letters = [stored.letter for stored in _chosen(loaded, reason, topic)]
+    letters = list(_chosen(loaded, reason, topic))
+    whole = [letter for letter in letters if can_send_again(letter)]
     if not dry_run:
-        _send(loaded, letters, quiet=as_json)
-    counts = Counter(letter.source.topic for letter in letters)
+        _send(loaded, whole, quiet=as_json)
+    counts = Counter(letter.source.topic for letter in whole if letter.source)
     if as_json:
         from worker.cli.output import print_json
 
-        print_json({"sent": 0 if dry_run else len(letters), "would_send": len(letters), "topics": dict(counts)})
+        print_json({"sent": 0 if dry_run else len(whole), "cut": len(letters) - len(whole), "topics": counts})
         return
     where = ", ".join(f"{count} to {name}" for name, count in sorted(counts.items())) or "nothing"
     print(f"would send {where}" if dry_run else f"sent {where}")
-
-
-@contextmanager
-def _reading(loaded: "Settings") -> "Iterator[Iterator[StoredLetter]]":
-    from worker.cli.connect import quick_kafka_config
-    from worker.stream.kafka.letter_reader import LetterReader
-
-    with closing(LetterReader(quick_kafka_config(loaded), loaded.stream.dead_letters_topic)) as reader:
-        yield reader.read()
+    if len(whole) < len(letters):
+        print(f"left out {len(letters) - len(whole)}: cut because they were larger than the broker takes")
 
 
 def _chosen(loaded: "Settings", reason: str | None, topic: str | None) -> "Iterator[StoredLetter]":
+    """Yield dead letters, each once: they are delivered at least once. Records of other origin are passed over."""
+    from worker.cli.connect import quick_kafka_config
     from worker.stream.dead_letters import REASONS
+    from worker.stream.kafka.letters import read_all
 
     if reason is not None and reason not in REASONS:
         raise ConfigError(f"{reason} is not a reason for refusal: {', '.join(REASONS)}")
-    with _reading(loaded) as letters:
-        for stored in letters:
-            letter = stored.letter
-            if reason in (None, letter.refusal.reason) and topic in (None, letter.source.topic):
-                yield stored
+    seen = set()
+    for letter in read_all(quick_kafka_config(loaded), loaded.stream.dead_letters_topic):
+        if letter.source is None or letter.source_offset is None or letter.reason not in REASONS:
+            continue
+        if reason not in (None, letter.reason) or topic not in (None, letter.source.topic):
+            continue
+        # A topic that was created again has old positions with new bytes: those are other letters.
+        identity = (letter.source, letter.source_offset, crc32(letter.value or b""))
+        if identity not in seen:
+            seen.add(identity)
+            yield letter
 
 
-def _find(loaded: "Settings", topic: str, partition: int, offset: int) -> "DeadLetter":
-    with _reading(loaded) as letters:
-        found = [s.letter for s in letters if (*s.letter.source, s.letter.offset) == (topic, partition, offset)]
+def _find(loaded: "Settings", topic: str, partition: int, offset: int) -> "StoredLetter":
+    wanted = ((topic, partition), offset)
+    found = [letter for letter in _chosen(loaded, None, topic) if (letter.source, letter.source_offset) == wanted]
     if not found:
         raise ConfigError(
             f"no dead letter of {topic}:{partition}:{offset} in topic {loaded.stream.dead_letters_topic}: "
@@ -150,21 +155,29 @@ def _parse(position: str) -> tuple[str, int, int]:
     return topic, int(partition), int(offset)
 
 
-def _plain(letter: "DeadLetter") -> dict[str, Any]:
+def _plain(letter: "StoredLetter") -> dict[str, Any]:
+    assert letter.source is not None
     return {
-        "reason": letter.refusal.reason,
+        "reason": letter.reason,
         "topic": letter.source.topic,
         "partition": letter.source.partition,
-        "offset": letter.offset,
-        "detail": letter.refusal.detail,
+        "offset": letter.source_offset,
+        "detail": letter.detail,
     }
 
 
+def _position(letter: "StoredLetter") -> str:
+    assert letter.source is not None
+    return f"{letter.source.topic}:{letter.source.partition}:{letter.source_offset}"
+
+
 def _text(content: bytes | None) -> str | None:
-    r"""Return bytes as text that is safe to print: what is no printable character becomes an escape (`\x1b`)."""
-    if content is None:
-        return None
-    text = content.decode("utf-8", errors="backslashreplace")
+    """Return bytes as text that is safe to print."""
+    return None if content is None else _escaped(content.decode("utf-8", errors="backslashreplace"))
+
+
+def _escaped(text: str) -> str:
+    r"""Replace what is no printable character by its escape (`\x1b`): a payload must not command the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -178,14 +191,14 @@ def _print_list(letters: "list[StoredLetter]", limit: int) -> None:
         screen.print("no dead letters")
         return
     reasons = table("reason", "records", right=("records",))
-    for name, count in Counter(stored.letter.refusal.reason for stored in letters).most_common():
+    for name, count in Counter(letter.reason for letter in letters).most_common():
         reasons.add_row(name, figure(count))
     rows = table("record", "reason", "detail", "refused at")
-    for stored in letters[-limit:]:
-        letter = stored.letter
-        position = f"{letter.source.topic}:{letter.source.partition}:{letter.offset}"
-        detail = _text(letter.refusal.detail.encode()) or ""
-        rows.add_row(Text(position), letter.refusal.reason, Text(detail), Text(rfc3339(stored.written_ms) or "-"))
+    for letter in letters[-limit:]:
+        rows.add_row(
+            Text(_position(letter)), letter.reason, Text(_escaped(letter.detail)),
+            Text(rfc3339(letter.timestamp) or "-"),
+        )  # fmt: skip
     screen.print(reasons)
     screen.print()
     screen.print(rows)
@@ -193,18 +206,20 @@ def _print_list(letters: "list[StoredLetter]", limit: int) -> None:
         screen.print(f"\nthe newest {limit} of {figure(len(letters))}; --limit shows more", style="dim")
 
 
-def _print_letter(letter: "DeadLetter") -> None:
+def _print_letter(letter: "StoredLetter") -> None:
     from rich.text import Text
 
-    from worker.cli.output import console, facts
+    from worker.cli.output import console, facts, rfc3339
 
-    made = facts()
-    made.add_row("record", Text(f"{letter.source.topic}:{letter.source.partition}:{letter.offset}"))
-    made.add_row("reason", letter.refusal.reason)
-    made.add_row("detail", Text(_text(letter.refusal.detail.encode()) or "-"))
-    made.add_row("key", Text(_text(letter.key) if letter.key is not None else "null"))  # type: ignore[arg-type]
     size = "null" if letter.value is None else f"{len(letter.value)} bytes"
-    made.add_row("value", Text(size))
+    cut = f", cut from {letter.truncated}" if letter.truncated is not None else ""
+    made = facts()
+    made.add_row("record", Text(_position(letter)))
+    made.add_row("reason", letter.reason)
+    made.add_row("detail", Text(_escaped(letter.detail) or "-"))
+    made.add_row("refused at", Text(rfc3339(letter.timestamp) or "-"))
+    made.add_row("key", Text(_text(letter.key) or "null"))
+    made.add_row("value", Text(size + cut))
     screen = console()
     screen.print(made)
     if letter.value:
@@ -212,20 +227,16 @@ def _print_letter(letter: "DeadLetter") -> None:
         screen.print(Text(_text(letter.value) or ""), soft_wrap=True)
 
 
-def _send(loaded: "Settings", letters: "list[DeadLetter]", *, quiet: bool) -> None:
-    """Send in the order of the letters; return once the broker has acknowledged all of them."""
+def _send(loaded: "Settings", letters: "list[StoredLetter]", *, quiet: bool) -> None:
+    """Send in the order of the letters; every part is acknowledged before the next one is sent."""
     from rich.console import Console
     from rich.progress import Progress
 
     from worker.cli.connect import quick_kafka_config
-    from worker.stream.kafka.replay_producer import EventProducer
+    from worker.stream.kafka.letters import send_again
 
-    with (
-        closing(EventProducer(quick_kafka_config(loaded))) as producer,
-        Progress(console=Console(stderr=True), transient=True, disable=quiet) as progress,
-    ):
-        there = {name: producer.partitions(name) for name in {letter.source.topic for letter in letters}}
-        for letter in progress.track(letters, description="sending again"):
-            topic, partition = letter.source
-            producer.send(topic, letter.key, letter.value, partition if partition in there[topic] else None)
-        producer.flush()
+    kafka = quick_kafka_config(loaded)
+    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as progress:
+        task = progress.add_task("sending again", total=len(letters))
+        for start in range(0, len(letters), PART):
+            progress.advance(task, send_again(kafka, letters[start : start + PART]))

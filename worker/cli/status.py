@@ -60,7 +60,11 @@ def status_document(
         "steps": learned.steps,
         "ledger": msgspec.to_builtins(_total(partitions)),
         "evaluation": evaluation,
-        "health": health(evaluation, learned),
+        "health": health(
+            evaluation,
+            skipped=int(learned.arrays["counters.skipped"][0]),
+            last_skipped=int(learned.arrays["counters.last_skipped"][0]),
+        ),
         "workers": workers,
         "lag": lag,
     }

@@ -10,7 +10,13 @@ from rich.text import Text
 
 from worker.cli.output import console, facts, figure, rfc3339, table
 
-_COLOURS = {"converging": "green", "stalled": "yellow"}
+_COLOURS = {
+    "starting": "cyan",
+    "learning": "green",
+    "no_better_than_baseline": "yellow",
+    "diverging": "red",
+    "non_finite": "red",
+}
 _MEASURES = {
     "log_loss": "log loss",
     "normalized_entropy": "normalised entropy",
@@ -54,16 +60,10 @@ def _head(document: Mapping[str, Any], clocks: Mapping[str, int], difference: st
 
 def _health(health: Mapping[str, Any]) -> Text:
     state = str(health["state"])
-    made = Text(state, style=f"bold {_COLOURS.get(state, 'default')}")
-    for reason in health.get("reasons", ()):
-        made.append(f"\n{_reason(reason)}", style="default not bold")
+    made = Text(state.replace("_", " "), style=f"bold {_COLOURS.get(state, 'default')}")
+    for reason in health["reasons"]:
+        made.append(f"\n{reason}", style="not bold default")
     return made
-
-
-def _reason(reason: object) -> str:
-    if isinstance(reason, Mapping):
-        return "; ".join(str(value) for value in reason.values())
-    return str(reason)
 
 
 def _lag(lag: Mapping[str, int] | None) -> Text:
