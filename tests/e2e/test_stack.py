@@ -65,7 +65,10 @@ class Stack:
         return {row["Service"]: row for row in rows}
 
     def worker_url(self) -> str:
-        return f"http://{self.compose('port', 'worker', '9108').strip()}"
+        done = run("docker", "compose", "--project-name", self.project, "port", "worker", "9108", env=self.env)
+        if done.returncode:
+            raise ConnectionError(done.stderr)  # it is being started again
+        return f"http://{done.stdout.strip()}"
 
     def ask_prometheus(self, query: str) -> list[dict[str, object]]:
         url = f"http://127.0.0.1:{self.prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}"

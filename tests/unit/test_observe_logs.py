@@ -91,6 +91,12 @@ def test_payloads_never_reach_a_line(stream: io.StringIO) -> None:
     assert len(text) < 1500
 
 
+def test_a_topic_may_be_called_features(stream: io.StringIO) -> None:
+    configure_logs(stream=stream)
+    get_logger().info("partition claimed", offsets={"features": 12, "labels": 7})
+    assert lines(stream)[0]["offsets"] == {"features": 12, "labels": 7}
+
+
 def test_a_line_is_strict_json_whatever_is_in_it(stream: io.StringIO) -> None:
     configure_logs(stream=stream)
     get_logger().warning("odd", loss=float("nan"), text='a\n"b"\u2028', thing=object())

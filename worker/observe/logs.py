@@ -127,7 +127,8 @@ def discreet(_: object, __: str, line: MutableMapping[str, object]) -> MutableMa
 
 
 def _fields(line: Mapping[str, object]) -> dict[str, object]:
-    named = {str(key): value for key, value in line.items() if key not in _PAYLOADS}
+    # A whole number under such a key is a count or a position: topics may well be called `features`.
+    named = {str(key): value for key, value in line.items() if key not in _PAYLOADS or isinstance(value, int)}
     return {key: MASK if _SECRET.search(key) else _safe(value) for key, value in named.items()}
 
 
