@@ -4,7 +4,7 @@ import json
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from worker.spec import Feature, Spec
@@ -14,6 +14,8 @@ from worker.stream.events import Decoder
 from worker.stream.records import Records, TopicPartition
 from worker.stream.typed_events import TypedDecoder
 
+# No limit of time: a busy machine is no failure.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NOW = 1_764_000_000_000
 ROLES: tuple[Role, ...] = ("features", "labels", "examples")
 FEATURES = (
@@ -183,7 +185,7 @@ def test_what_the_fast_way_takes_the_exact_rules_take_alike(name: str, role: Rol
     """Over events with everything that can be wrong in them, and over mutations of their bytes."""
     taken = 0
 
-    @settings(max_examples=10, deadline=None)
+    @settings(parent=UNTIMED, max_examples=10)
     @given(st.integers(0, 2**32))
     def check(seed: int) -> None:
         nonlocal taken
@@ -194,6 +196,7 @@ def test_what_the_fast_way_takes_the_exact_rules_take_alike(name: str, role: Rol
     assert taken > 60  # else it compared too little
 
 
+@settings(parent=UNTIMED)
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_both_ways_read_the_same_float_from_the_same_digits(x: float) -> None:
     for digits in (repr(x), f"{x:.25e}", f"{x:.3g}"):
@@ -201,6 +204,7 @@ def test_both_ways_read_the_same_float_from_the_same_digits(x: float) -> None:
         agree("regression", "labels", [raw])
 
 
+@settings(parent=UNTIMED)
 @given(st.text(alphabet="0123456789.eE+-", min_size=1, max_size=40))
 def test_both_ways_agree_on_any_spelling_of_a_number(digits: str) -> None:
     agree("regression", "labels", [f'{{"id":"a","ts":{NOW},"label":{digits}}}'.encode()])
@@ -209,6 +213,7 @@ def test_both_ways_agree_on_any_spelling_of_a_number(digits: str) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
+@settings(parent=UNTIMED, max_examples=60)
 @given(values=st.lists(st.none() | st.binary(max_size=60), max_size=6), key=st.none() | st.binary(max_size=5))
 def test_no_bytes_raise_and_every_record_has_one_outcome(
     role: Role, values: list[bytes | None], key: bytes | None
@@ -222,7 +227,7 @@ def test_no_bytes_raise_and_every_record_has_one_outcome(
     assert len(events.ids) == len(events.times) == len(events.weights) == len(values)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(parent=UNTIMED, max_examples=10)
 @given(seed=st.integers(0, 2**32))
 def test_the_outcome_of_a_record_does_not_depend_on_its_neighbours(seed: int) -> None:
     def decode(chosen: list[bytes | None]) -> list[tuple[object, ...]]:
