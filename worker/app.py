@@ -17,14 +17,15 @@ from worker.observe.worker import WorkerObserver, announcer
 from worker.ownership import Ownership
 from worker.patience import Patience
 from worker.settings import Settings
-from worker.start import check_topics, ensure_state, join_rules, topics_of
+from worker.start import ensure_state, ensure_topics, join_rules, sources, topics_of
 from worker.state.redis_store import RedisStore
 from worker.stop import Stop
 from worker.stream.events import Decoder
 from worker.stream.intake import Intake
 from worker.stream.kafka.columns import missing_codecs
 from worker.stream.kafka.connection import KafkaConfig
-from worker.stream.kafka.producers import KafkaDeadLetters, KafkaMetricsTopic
+from worker.stream.kafka.letters import KafkaDeadLetters
+from worker.stream.kafka.metrics import KafkaMetricsTopic
 from worker.stream.kafka.source import KafkaSource
 from worker.stream.kafka.topics import TopicAdmin
 from worker.stream.rows import RowFormat
@@ -76,7 +77,7 @@ def run_worker(settings: Settings, *, drain: bool = False, init: bool = False) -
         with closing(TopicAdmin(kafka)) as admin:
             _prepare(settings, store, admin, observer, patience, person.worker if init else None)
             loop, turns = _assemble(settings, store, kafka, observer, patience, person, resources)
-            drained = Drain(admin, store, list(topics_of(settings).values()), patience) if drain else None
+            drained = Drain(admin, store, patience(lambda: sources(admin, settings)), patience) if drain else None
             loop.run(stop, drained)
         get_logger().info(
             "ended", state_version=turns.checkpoint.version.number, examples=turns.checkpoint.learner.examples,
@@ -89,7 +90,8 @@ def _prepare(
     creator: str | None,
 ) -> None:  # fmt: skip
     """Check both servers before the group is joined, and the state's existence (`creator`: make it if need be)."""
-    patience(lambda: check_topics(admin, settings))
+    for note in patience(lambda: ensure_topics(admin, settings)):
+        observer.note(note)
     store.wait_until_ready(PATIENCE_S)
     for warning in patience(store.check_server):
         observer.note(warning)

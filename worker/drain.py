@@ -1,5 +1,6 @@
 """When a draining worker is done: everything that was there at its start is committed, whoever owns it."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 from worker.loop import Every
@@ -9,19 +10,19 @@ from worker.stream.records import TopicPartition
 
 
 class Ends(Protocol):
-    """What is asked of Kafka: first and last offsets of every partition of some topics."""
+    """What is asked of Kafka, for partitions owned or not."""
 
-    def beginning_offsets(self, topics: list[str]) -> dict[TopicPartition, int]: ...
+    def beginning_offsets(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
-    def end_offsets(self, topics: list[str]) -> dict[TopicPartition, int]: ...
+    def end_offsets(self, sources: Iterable[TopicPartition]) -> dict[TopicPartition, int]: ...
 
 
 class Drain:
     """Callable: says whether the committed positions of all partitions have reached the ends noted at construction."""
 
-    def __init__(self, ends: Ends, store: Store, topics: list[str], patience: Patience) -> None:
-        begin = patience(lambda: ends.beginning_offsets(topics))
-        end = patience(lambda: ends.end_offsets(topics))
+    def __init__(self, ends: Ends, store: Store, sources: list[TopicPartition], patience: Patience) -> None:
+        begin = patience(lambda: ends.beginning_offsets(sources))
+        end = patience(lambda: ends.end_offsets(sources))
         self.left = {source: offset for source, offset in end.items() if offset > begin[source]}
         self._store = store
         self._patience = patience

@@ -88,6 +88,8 @@ class Loop:
         self.source.fetch_only(self.intake.wanted())
         with self._stage("poll"):
             chunks = self.source.poll(0.0 if self._busy else POLL_S)
+        if problem := self.source.problem:
+            self.observer.waiting(problem)
         with self._stage("decode"):
             decoded = [self.decoders[chunk.source.topic].decode(chunk) for chunk in chunks]
         with self._stage("join"):
@@ -107,9 +109,9 @@ class Loop:
 
     # -- when -----------------------------------------------------------------------------------------------------
 
-    def _limit(self) -> int | None:
-        """Return how many examples to stop at (in whole batches), None while no commit is due."""
-        if self._commit.due():
+    def _limit(self) -> int:
+        """Return how many examples to stop at (in whole batches); 0 when a commit is due and has something to say."""
+        if self._commit.due() and self.intake.has_work():
             return 0
         return self.pace.commit_every_examples or COLLECTED_EXAMPLES
 

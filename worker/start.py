@@ -3,13 +3,14 @@
 from typing import Literal
 
 from worker.cli.connect import empty_checkpoint, log_entry
-from worker.errors import ConfigError, StateMissing
+from worker.errors import StateMissing, Transient
 from worker.observe.logs import get_logger
 from worker.ownership import RESET
 from worker.settings import Settings
 from worker.state.redis_store import RedisStore
 from worker.stream.join import JoinRules
-from worker.stream.kafka.topics import TopicAdmin
+from worker.stream.kafka.topics import TopicAdmin, check_topics
+from worker.stream.records import TopicPartition
 from worker.turn import check_spec
 
 Role = Literal["features", "labels", "examples"]
@@ -32,27 +33,24 @@ def join_rules(settings: Settings) -> JoinRules:
     )  # fmt: skip
 
 
-def check_topics(admin: TopicAdmin, settings: Settings) -> None:
-    """Raise `ConfigError` for topics with which it can not work."""
-    names = list(topics_of(settings).values())
-    wanted = [*names, settings.stream.dead_letters_topic]
-    if settings.stream.metrics_topic:
-        wanted.append(settings.stream.metrics_topic)
-    found = admin.describe(wanted)
-    if missing := [name for name in wanted if name not in found]:
-        raise ConfigError(f"topics {', '.join(missing)} do not exist: create them with `gradstream init`")
-    for name in names:
-        if "compact" in found[name].cleanup_policy:
-            raise ConfigError(
-                f"topic {name} has cleanup.policy={found[name].cleanup_policy}: compaction removes events that were "
-                f"not learned yet; set it to delete"
-            )
-    counts = {name: found[name].partitions for name in names}
-    if len(set(counts.values())) > 1:
-        raise ConfigError(
-            f"features and labels must have the same number of partitions, or an event never meets its label: "
-            f"{', '.join(f'{name} has {n}' for name, n in counts.items())}"
-        )
+def sources(admin: TopicAdmin, settings: Settings) -> list[TopicPartition]:
+    """Return every partition of the event topics."""
+    found = admin.describe(topics_of(settings).values())
+    return [TopicPartition(name, n) for name, info in found.items() for n in range(info.partitions)]
+
+
+def ensure_topics(admin: TopicAdmin, settings: Settings) -> list[str]:
+    """Return notes about topics. Raises `Transient` for a missing one, `ConfigError` for one that can not serve."""
+    stream, events = settings.stream, list(topics_of(settings).values())
+    found = admin.describe([*events, stream.dead_letters_topic, *filter(None, [stream.metrics_topic])])
+    check_topics(found, events)
+    if stream.dead_letters_topic not in found:
+        raise Transient(f"topic {stream.dead_letters_topic} does not exist: create it with `gradstream init`")
+    if stream.metrics_topic and stream.metrics_topic not in found:
+        return [
+            f"topic {stream.metrics_topic} does not exist: metrics messages are dropped; `gradstream init` makes it"
+        ]
+    return []
 
 
 def ensure_state(store: RedisStore, admin: TopicAdmin, settings: Settings, worker: str) -> None:

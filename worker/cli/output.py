@@ -21,7 +21,7 @@ def console() -> "Console":
     from rich.console import Console
 
     piped = not sys.stdout.isatty()
-    return Console(highlight=False, width=160 if piped else None, soft_wrap=False)
+    return Console(highlight=False, markup=False, width=160 if piped else None, soft_wrap=False)
 
 
 def table(*columns: str, right: Sequence[str] = ()) -> "Table":

@@ -22,21 +22,21 @@ _MEASURES = {
     "normalized_entropy": "normalised entropy",
     "auc": "AUC",
     "accuracy": "accuracy",
-    "no_change_accuracy": "  repeating the label before",
-    "majority_accuracy": "  the commoner class",
+    "no_change_accuracy": "  no change",
+    "majority_accuracy": "  commoner class",
     "f1": "F1",
     "calibration": "calibration",
     "mae": "mean absolute error",
-    "no_change_mae": "  repeating the label before",
+    "no_change_mae": "  no change",
     "rmse": "root mean squared error",
-    "no_change_rmse": "  repeating the label before",
+    "no_change_rmse": "  no change",
 }
 
 
 def print_status(document: Mapping[str, Any], clocks: Mapping[str, int], difference: str | None) -> None:
     """Print what `status --json` holds; `clocks`: latest event time of each topic; `difference`: see `Spec`."""
     parts: list[RenderableType] = [_head(document, clocks, difference), Text()]
-    parts += [Columns([_evaluation(document["evaluation"]), _ledger(document["ledger"])], padding=(0, 6)), Text()]
+    parts += [Columns([_evaluation(document["evaluation"]), _ledger(document["ledger"])], padding=(0, 4)), Text()]
     parts.append(_workers(document["workers"]))
     console().print(Group(*parts))
 
@@ -51,8 +51,8 @@ def _head(document: Mapping[str, Any], clocks: Mapping[str, int], difference: st
     )
     made.add_row("health", _health(document["health"]))
     made.add_row("lag", _lag(document["lag"]))
-    for topic, clock in clocks.items():
-        made.add_row("event time", Text(f"{topic} {rfc3339(clock)}"))
+    if clocks:
+        made.add_row("event time", Text("\n".join(f"{rfc3339(clock)}  {topic}" for topic, clock in clocks.items())))
     if difference:
         made.add_row("settings", Text(f"{difference} differs from the state's: a worker will be refused", "yellow"))
     return made

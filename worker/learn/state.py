@@ -19,7 +19,8 @@ class LearnerState:
 
     `weight` float64 [P]: numeric features, then one table of 2^bits + 1 buckets for each categorical one ·
     `intercept` float64 [1] · `normalizer.count|mean|m2` float64 [d] · `counters.examples|steps|skipped` int64 [1] ·
-    `evaluation.…` (see `evaluation.py`).
+    `counters.last_skipped` int64 [1]: rows learned when a row was last left out, -1 never · `evaluation.…` (see
+    `evaluation.py`).
     """
 
     arrays: Mapping[str, npt.NDArray[np.generic]]
@@ -41,7 +42,8 @@ class Report:
 
     `loss` is the weighted mean loss of the predictions made before each row's own step; `grad_norm` (mean of the
     rows' norms in `sequential`, the batch's norm else) and `grad_norm_max` are before clipping, with the intercept,
-    without L2, in standardised units, from finite rows. `skipped` counts rows left out because they were not finite.
+    without L2, in standardised units, from finite rows. `rows` counts rows learned, `skipped` those left out because
+    they were not finite; where all were left out, loss and norms of the batch are NaN.
     """
 
     rows: list[int]

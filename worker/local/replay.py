@@ -39,7 +39,7 @@ class Plan:
 
 
 class Replay:
-    """One run of a plan. `sent` grows while it runs (read it from any thread)."""
+    """One run of a plan. `sent` and `event_ms` (the event time it has come to) grow; read them from any thread."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Replay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sent = 0
+        self.event_ms = -1
         self._plan = plan
         self._producer = producer
         self._stop = stop
@@ -72,6 +73,7 @@ class Replay:
                 return False
             self._producer.send(self._plan.topics[event.role], event.key, event.value)
             self.sent += 1
+            self.event_ms = event.ts
         # The watermarks close the windows of what was sent before, so all of that has to be there first.
         self._producer.flush()
         self._close_windows()

@@ -23,6 +23,7 @@ from worker.stream.records import TopicPartition
 from worker.stream.source import MetricsTopic
 
 ANNOUNCED_FOR_S = 15.0
+Announce = Callable[[Mapping[str, object]], None]
 WALL_CLOCK_STAMP = time.time  # stamps only: every duration is monotonic
 
 
@@ -52,8 +53,8 @@ class WorkerObserver:
     """Implements `Observer` for one worker of one model."""
 
     def __init__(
-        self, meters: Meters, pulse: Pulse, metrics: MetricsTopic | None,
-        announce: Callable[[Mapping[str, object]], None], identity: Mapping[str, Any], task: Task, metrics_every_s: float,
+        self, meters: Meters, pulse: Pulse, metrics: MetricsTopic | None, announce: Announce,
+        identity: Mapping[str, Any], task: Task, metrics_every_s: float,
     ) -> None:  # fmt: skip
         self._meters = meters
         self._pulse = pulse
@@ -170,7 +171,12 @@ class WorkerObserver:
             return
         self._next_message = now + self._every_s
         evaluation = summary(turn.state, self._task)
-        verdict = health(evaluation, turn.state)
+        counters = turn.state.arrays
+        verdict = health(
+            evaluation,
+            skipped=int(counters["counters.skipped"][0]),
+            last_skipped=int(counters["counters.last_skipped"][0]),
+        )
         self._meters.evaluation(evaluation)
         self._meters.health(str(verdict["state"]))
         stamp_ms = int(WALL_CLOCK_STAMP() * 1000)
@@ -200,6 +206,6 @@ class WorkerObserver:
             self._metrics.send(metrics_message(moment, report))
 
 
-def announcer(store: Store, worker: str) -> Callable[[Mapping[str, object]], None]:
+def announcer(store: Store, worker: str) -> Announce:
     """Return what tells the store, and so `status`, that this worker is alive."""
     return lambda facts: store.announce(worker, facts, ANNOUNCED_FOR_S)

@@ -97,9 +97,11 @@ def _variables(environ: Mapping[str, str]) -> tuple[Layer, dict[str, str]]:
     names: dict[str, str] = {}
     known = {key.variable: key for key in fields.every()}
     for name in sorted(environ):
-        if not name.startswith(PREFIX) or name in NOT_SETTINGS or _SERVICE_LINK.fullmatch(name):
+        if not name.startswith(PREFIX) or name in NOT_SETTINGS:
             continue
         if name not in known:
+            if _SERVICE_LINK.fullmatch(name):
+                continue
             raise ConfigError(f"variable {name} is not a setting{hint(fields.nearest(name, list(known)))}")
         key = known[name]
         layer.setdefault(key.section, {})[key.name] = _decode(key, environ[name], f"variable {name}")

@@ -13,17 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from worker.errors import OffsetsLost
 from worker.stream.dead_letters import DeadLetter, Refusal
 from worker.stream.events import Events
 from worker.stream.join import Finished, Inline, Join, JoinRules
 from worker.stream.lanes import Lane, Pair
-from worker.stream.order import merge
+from worker.stream.order import first, merge
 from worker.stream.positions import MARK, Consumed, PartitionState
 from worker.stream.records import TopicPartition
 from worker.stream.rows import Examples, RowFormat
 
 BUFFERED_RECORDS = 20_000  # a lane: more than one poll brings, little enough to read ahead
-BUFFERED_LABEL_BYTES = 64_000_000  # labels keep their bytes until they are taken
+BUFFERED_BYTES = 64_000_000  # a lane: wide rows and large refused records fill the memory before their number does
+CLOSE_TO_FULL = 1000  # with less room than this, records are taken one at a time
+UNLIMITED = 1 << 62
+
+Codes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +111,7 @@ class Intake:
         return frozenset(
             source
             for source, lane in self._lanes.items()
-            if len(lane) < BUFFERED_RECORDS and lane.raw_bytes < BUFFERED_LABEL_BYTES
+            if len(lane) < BUFFERED_RECORDS and lane.buffered_bytes < BUFFERED_BYTES
         )
 
     def lanes(self) -> Iterable[Lane]:
@@ -126,13 +131,11 @@ class Intake:
         total = 0
         while not self.whole(limit):
             lanes = self._active()
-            closed = [lane.full for lane in lanes]
-            keys = [lane.keys[:0] if shut else lane.keys for lane, shut in zip(lanes, closed, strict=True)]
-            passed = [shut or lane.passed for lane, shut in zip(lanes, closed, strict=True)]
-            codes = merge(keys, [lane.last_key for lane in lanes], passed)
-            taken = self._take(lanes, codes, limit)
-            total += taken
-            if not taken:
+            close = any(lane.room < CLOSE_TO_FULL for lane in lanes)
+            codes = (self._take_singly if close else self._take_certain)(lanes, limit)
+            self._note(lanes, codes)
+            total += len(codes)
+            if not len(codes):
                 break
         return total
 
@@ -143,16 +146,24 @@ class Intake:
         marks = np.flatnonzero(codes >= MARK).tolist()
         start = 0
         for stop in [*marks, len(codes)]:
-            self._take(lanes, codes[start:stop], None)
+            part = codes[start:stop]
+            _check_buffered(lanes, part)
+            self._run(lanes, part, None)
+            self._note(lanes, part)
             if stop < len(codes):
-                lanes[int(codes[stop]) - MARK].pair.join.follow_feature_clock()
+                self._follow(lanes[int(codes[stop]) - MARK])
             start = stop + 1
 
     def follow_idle(self) -> None:
         """Let label sides on which nothing is left follow their feature side's clock."""
         for pair in self.pairs.values():
-            if pair.ready and pair.lanes[-1].passed and pair.join.follow_feature_clock():
-                self._order.append(np.array([self._code(pair.lanes[-1]) + MARK], np.uint16))
+            lane = pair.lanes[-1]
+            if pair.ready and lane.passed and not len(lane):  # what is buffered still has to meet its features
+                self._follow(lane)
+
+    def _follow(self, lane: Lane) -> None:
+        if lane.pair.join.follow_feature_clock():
+            self._order.append(np.array([self._code(lane) + MARK], np.uint16))
 
     def whole(self, limit: int | None) -> bool:
         """Say whether at least `limit` examples are finished and fill whole batches."""
@@ -160,35 +171,73 @@ class Intake:
         return limit is not None and n >= limit and n % self.batch_size == 0
 
     def _active(self) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if lane.pair.ready]
+        """Return the lanes to take from.
 
-    def _take(self, lanes: list[Lane], codes: npt.NDArray[np.int64], limit: int | None) -> int:
-        cursors = [zip(*lane.columns, strict=True) for lane in lanes]
-        accept = [lane.acceptor() for lane in lanes]
-        labels, seen, taken = self.finished.labels, len(self.finished.labels), 0
-        for code in codes.tolist():
-            if lanes[code].full:
+        A worker that starts takes nothing before all its pairs are rebuilt: the order of a backlog would else depend
+        on which one was first. A pair that is running is not held up by one that comes later.
+        """
+        rebuilt = all(pair.ready for pair in self.pairs.values())
+        return [lane for lane in self._lanes.values() if lane.pair.ready and (rebuilt or lane.pair.running)]
+
+    def _take_certain(self, lanes: list[Lane], limit: int | None) -> Codes:
+        """Take all records whose order is certain, as far as no lane can become full. Return the lane of each."""
+        codes = merge([lane.keys for lane in lanes], [lane.last_key for lane in lanes], [lane.passed for lane in lanes])
+        for i, lane in enumerate(lanes):
+            if len(lane) > lane.room:
+                codes = codes[: 1 + next(iter(np.flatnonzero(codes == i)[lane.room - 1 :]), len(codes))]
+        return codes[: self._run(lanes, codes, limit)]
+
+    def _take_singly(self, lanes: list[Lane], limit: int | None) -> Codes:
+        """Take records one by one, as each may fill a side or free one: a full lane waits, and holds nobody up."""
+        takers, taken, codes = [lane.taker() for lane in lanes], [0] * len(lanes), list[int]()
+        last = [lane.last_key for lane in lanes]
+        while len(codes) < CLOSE_TO_FULL and not self.whole(limit):
+            full = [lane.full for lane in lanes]
+            heads = [
+                None if shut or at == len(lane) else int(lane.keys[at])
+                for lane, at, shut in zip(lanes, taken, full, strict=True)
+            ]
+            code = first(heads, last, [shut or lane.passed for lane, shut in zip(lanes, full, strict=True)])
+            if code is None:
                 break
-            accept[code](*next(cursors[code]))
-            taken += 1
-            if len(labels) != seen:
-                seen = len(labels)
-                if limit is not None and seen >= limit and seen % self.batch_size == 0:
-                    break
-        counts = np.bincount(codes[:taken], minlength=len(lanes)).tolist()
+            takers[code]()
+            taken[code] += 1
+            codes.append(code)
+        return np.array(codes, np.int64)
+
+    def _run(self, lanes: list[Lane], codes: Codes, limit: int | None) -> int:
+        """Take the next record of each lane named; return after how many the limit is reached in whole batches."""
+        takers = [lane.taker() for lane in lanes]
+        labels = self.finished.labels
+        stop = UNLIMITED if limit is None else self._whole_batches(max(limit, len(labels)))
+        for taken, code in enumerate(codes.tolist(), 1):
+            takers[code]()
+            if len(labels) >= stop:
+                if self.whole(limit):
+                    return taken
+                stop = self._whole_batches(len(labels))  # an expiry finishes many at once
+        return len(codes)
+
+    def _whole_batches(self, examples: int) -> int:
+        return -(-examples // self.batch_size) * self.batch_size
+
+    def _note(self, lanes: list[Lane], codes: Codes) -> None:
+        """Keep the order in which records were taken, and drop them from the buffers."""
+        if not len(codes):
+            return
+        counts = np.bincount(codes, minlength=len(lanes)).tolist()
         mapped = np.array([self._code(lane) if n else 0 for lane, n in zip(lanes, counts, strict=True)], np.uint16)
-        if taken:
-            self._order.append(mapped[codes[:taken]])
+        self._order.append(mapped[codes])
         for lane, count in zip(lanes, counts, strict=True):
             lane.forget(count)
-        return taken
+            lane.pair.running |= count > 0
 
     def _code(self, lane: Lane) -> int:
         return self._codes.setdefault(lane, (len(self._codes), lane.next_offset))[0]
 
     def _conflict(self, partition: int, offset: int) -> None:
         pair = self.pairs[partition]
-        key, value = pair.lanes[1].raw[offset]
+        key, value = pair.lanes[1].original(offset)
         refusal = Refusal("label_conflict", "label: another value was given for this id before")
         pair.letters.append(DeadLetter(pair.lanes[1].source, offset, key, value, refusal))
 
@@ -234,5 +283,18 @@ class Intake:
 
     def _consumed(self) -> Consumed:
         order = np.concatenate([np.empty(0, np.uint16), *self._order])
-        sources = tuple((lane.source.topic, lane.source.partition, first) for lane, (_, first) in self._codes.items())
-        return Consumed(sources, zlib.compress(order.astype("<u2").tobytes(), 1), len(order))
+        # Codes of dropped partitions are left out: who replays this need not own them.
+        used, codes = np.unique(order & (MARK - 1), return_inverse=True)
+        numbered = [(lane.source.topic, lane.source.partition, first) for lane, (_, first) in self._codes.items()]
+        sources = tuple(numbered[code] for code in used.tolist())
+        packed = (codes.astype("<u2") | (order & MARK)).tobytes()
+        return Consumed(sources, zlib.compress(packed, 1), len(order))
+
+
+def _check_buffered(lanes: list[Lane], codes: Codes) -> None:
+    for lane, count in zip(lanes, np.bincount(codes, minlength=len(lanes)).tolist(), strict=True):
+        if count > len(lane):
+            raise OffsetsLost(
+                f"topic {lane.source.topic}, partition {lane.source.partition}: the commit log names {count} records "
+                f"from offset {lane.next_offset} on, {len(lane)} of them were read"
+            )

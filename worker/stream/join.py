@@ -10,14 +10,15 @@ pairs whenever one topic is read ahead of the other.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
 from typing import Literal
 
-from pyroaring import BitMap64
-
-from worker.stream.positions import Ledger, PartitionState, SideState
+from worker.stream.positions import PartitionState
+from worker.stream.side import NO_LABEL, Side
 
 OnExpiry = Literal["drop", "negative"]
+WaitingFeature = tuple[int, int, bytes]  # offset, event time, row
+WaitingLabel = tuple[int, int, float, float]  # offset, event time, label, weight
+Conflict = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,167 +62,64 @@ class Finished:
         )
 
 
-class Side:
-    """One topic of a pair: what waits, what was trained, and how far event time has come.
-
-    `waiting` maps an id to (offset, event time, payload…), `trained` maps an id to (offset, label).
-    Bitmaps of offsets follow lazily: they are brought up to date when a snapshot is taken.
-    """
-
-    __slots__ = (
-        "clock", "counts", "gone", "heap", "new_trained", "new_waiting", "next_offset", "order_key",
-        "pending_bits", "topic", "topic_id", "trained", "trained_bits", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, state: SideState) -> None:
-        self.topic = state.topic
-        self.topic_id = state.topic_id
-        self.next_offset = state.next_offset
-        self.clock = state.clock
-        self.order_key = state.order_key
-        self.pending_bits = BitMap64.deserialize(state.pending) if state.pending else BitMap64()
-        self.trained_bits = BitMap64.deserialize(state.trained) if state.trained else BitMap64()
-        self.waiting: dict[str, tuple[int, int, bytes]] | dict[str, tuple[int, int, float, float]] = {}
-        self.trained: dict[str, tuple[int, float]] = {}
-        self.heap: list[tuple[int, int, str]] = []
-        self.new_waiting: list[int] = []
-        self.gone: list[int] = []
-        self.new_trained: list[int] = []
-        self.counts = dict.fromkeys(Ledger.__struct_fields__, 0)
-
-    def wait(self, id_: str, entry: tuple) -> None:  # type: ignore[type-arg]  # (offset, time, payload…): the hot path
-        self.waiting[id_] = entry
-        self.new_waiting.append(entry[0])
-        heappush(self.heap, (entry[1], entry[0], id_))
-        if len(self.heap) > 2 * len(self.waiting) + 1000:
-            # Entries of matched events would otherwise stay for a whole window: memory = rate x window.
-            self.heap = [(e[1], e[0], i) for i, e in self.waiting.items()]
-            heapify(self.heap)
-
-    def recall(self, id_: str, entry: tuple) -> None:  # type: ignore[type-arg]
-        """Put back what waited when the stored state was written (its offset is in the bitmap already)."""
-        self.waiting[id_] = entry
-        heappush(self.heap, (entry[1], entry[0], id_))
-
-    def leave(self, id_: str) -> tuple:  # type: ignore[type-arg]
-        entry = self.waiting.pop(id_)
-        self.gone.append(entry[0])
-        return entry
-
-    def remember(self, id_: str, offset: int, label: float, limit: int) -> None:
-        """Note that the record at `offset` was trained; forget what is more than `limit` records behind."""
-        horizon = self.next_offset - limit
-        if offset < horizon:
-            return
-        self.trained[id_] = (offset, label)
-        self.new_trained.append(offset)
-        if len(self.trained) > 2 * limit + 1000:
-            self.trained = {i: t for i, t in self.trained.items() if t[0] >= horizon}
-
-    def remembered(self, id_: str, limit: int) -> float | None:
-        """Return the label (NaN on the feature side) of a trained id that is still remembered, or None."""
-        entry = self.trained.get(id_)
-        return None if entry is None or entry[0] < self.next_offset - limit else entry[1]
-
-    def pop_expired(self, before: int) -> list[str]:
-        """Remove and return the ids that still wait with an event time below `before`, oldest first."""
-        ids = []
-        while self.heap and self.heap[0][0] < before:
-            _, offset, id_ = heappop(self.heap)
-            entry = self.waiting.get(id_)
-            if entry is not None and entry[0] == offset:
-                ids.append(id_)
-        return ids
-
-    def snapshot(self, next_offset: int, limit: int) -> SideState:
-        """Return the side as a value, with reading to go on at `next_offset`."""
-        pending, trained = self.pending_bits, self.trained_bits
-        pending.update(self.new_waiting)
-        pending.difference_update(BitMap64(self.gone))
-        trained.update(self.new_trained)
-        if (horizon := next_offset - limit) > 0:
-            trained.remove_range(0, horizon)
-        self.new_waiting, self.gone, self.new_trained = [], [], []
-        oldest = min([next_offset, *(bits.min() for bits in (pending, trained) if bits)])
-        return SideState(
-            self.topic, self.topic_id, next_offset, self.clock, self.order_key, oldest,
-            pending.serialize(), trained.serialize(),
-        )  # fmt: skip
-
-
-NO_LABEL = float("nan")
-Conflict = Callable[[int], None]
-
-
 class Join:
-    """Two sides of one partition pair. `finished` receives examples, `conflict(offset)` label conflicts."""
+    """Two sides of one partition pair. `finished` receives examples, `conflict(offset)` label conflicts.
+
+    An id waits on one side at most, and no side remembers it as trained while it waits: an event is looked up there
+    first, and all else only where nothing waits.
+    """
 
     def __init__(self, rules: JoinRules, state: PartitionState, finished: Finished, conflict: Conflict) -> None:
         self.rules = rules
         self.partition = state.partition
-        self.sides = tuple(Side(side) for side in state.sides)
-        self.features, self.labels = self.sides
+        self.features: Side[WaitingFeature] = Side(state.sides[0])
+        self.labels: Side[WaitingLabel] = Side(state.sides[1])
         self.finished = finished
         self._conflict = conflict
+        self._remember = rules.remember
+        self._soonest = -rules.lateness_ms
+        self._latest = rules.window_ms
         self._feature_span = rules.window_ms + rules.disorder_ms
         self._label_span = max(rules.window_ms, rules.lateness_ms) + rules.disorder_ms
+
+    @property
+    def sides(self) -> tuple[Side[WaitingFeature], Side[WaitingLabel]]:
+        return self.features, self.labels
 
     def feature(self, offset: int, id_: str, time: int, row: bytes) -> None:
         """Take one feature event (event time in ms, packed row)."""
         mine, other = self.features, self.labels
-        limit = self.rules.remember
-        if id_ in mine.waiting or mine.remembered(id_, limit) is not None or other.remembered(id_, limit) is not None:
+        mine.next_offset = offset + 1
+        if id_ in mine.waiting or ((id_ in mine.trained or id_ in other.trained) and self._trained(id_)):
             mine.counts["duplicate"] += 1
-        elif (label := other.waiting.get(id_)) is not None and self._meet(time, label[1]):
-            other.leave(id_)
-            self._train(id_, offset, row, label[0], label[2], label[3], label[1] - time)  # type: ignore[arg-type,misc]
-        else:
-            if label is not None:  # outside the window for the only feature it could have met
-                other.leave(id_)
-                other.counts["late"] += 1
+        elif id_ not in other.waiting or not self._meet_waiting_label(offset, id_, time, row):
             mine.wait(id_, (offset, time, row))
             if other.clock > time + self._feature_span:
                 self._expire_features()
         if time > mine.clock:
-            mine.clock = time
-            if other.heap and other.heap[0][0] < time - self._label_span:
-                self._expire_labels()
+            self._move_feature_clock(time)
 
     def label(self, offset: int, id_: str, time: int, value: float, weight: float) -> None:
         """Take one label event (event time in ms)."""
         mine, other = self.labels, self.features
-        limit = self.rules.remember
-        waiting = mine.waiting.get(id_)
-        known = waiting[2] if waiting is not None else mine.remembered(id_, limit)
-        if known is not None:
-            if known != value:
-                mine.counts["dead_lettered"] += 1
-                self._conflict(offset)
+        mine.next_offset = offset + 1
+        feature = other.waiting.get(id_)
+        if feature is None:
+            if not self._without_feature(offset, id_, time, value, weight):
                 return  # refused: moves no clock
-            mine.counts["duplicate"] += 1
-        elif other.remembered(id_, limit) is not None:
-            # Learned without this topic's memory: as a negative, or with a label too far back to compare with.
-            mine.counts["late" if self.rules.on_expiry == "negative" else "duplicate"] += 1
-        elif (feature := other.waiting.get(id_)) is not None:
-            if self._meet(feature[1], time):
-                other.leave(id_)
-                self._train(id_, feature[0], feature[2], offset, value, weight, time - feature[1])  # type: ignore[arg-type]
-            else:
-                mine.counts["late"] += 1
+        elif self._soonest <= (delay := time - feature[1]) <= self._latest:
+            other.leave(id_)
+            self._train(id_, feature[0], feature[2], offset, value, weight, delay)
         else:
-            mine.wait(id_, (offset, time, value, weight))
-            if other.clock > time + self._label_span:
-                self._expire_labels()
-        self._move_label_clock(time)
+            mine.counts["late"] += 1
+        if time > mine.clock:
+            self._move_label_clock(time)
 
     def watermark(self, side: int, time: int) -> None:
         """Move the clock of side 0 (features) or 1 (labels) to `time`, if that is later."""
         self.sides[side].counts["control"] += 1
-        if side:
-            self._move_label_clock(time)
-        elif time > self.features.clock:
-            self.features.clock = time
-            self._expire_labels()
+        if time > self.sides[side].clock:
+            (self._move_label_clock if side else self._move_feature_clock)(time)
 
     def tombstone(self, side: int, id_: str) -> None:
         """Withdraw the waiting event of this id from its own topic; the tombstone counts even when nothing waited."""
@@ -238,35 +136,66 @@ class Join:
         self._move_label_clock(self.features.clock)
         return True
 
-    def _meet(self, feature_time: int, label_time: int) -> bool:
-        return -self.rules.lateness_ms <= label_time - feature_time <= self.rules.window_ms
+    def _trained(self, id_: str) -> bool:
+        """Say whether either side still remembers the id: each forgets at its own pace."""
+        return any(side.remembered(id_, self._remember) is not None for side in self.sides)
+
+    def _meet_waiting_label(self, offset: int, id_: str, time: int, row: bytes) -> bool:
+        """Pair a new feature with the label that waits, or let that label go: it could have met no other feature."""
+        label_offset, label_time, value, weight = self.labels.leave(id_)
+        delay = label_time - time
+        if self._soonest <= delay <= self._latest:
+            self._train(id_, offset, row, label_offset, value, weight, delay)
+            return True
+        self.labels.counts["late"] += 1
+        return False
+
+    def _without_feature(self, offset: int, id_: str, time: int, value: float, weight: float) -> bool:
+        """Take a label for which no feature waits; return False where it contradicts an earlier one."""
+        mine, other = self.labels, self.features
+        waiting = mine.waiting.get(id_)
+        known = waiting[2] if waiting is not None else mine.remembered(id_, self._remember)
+        if known is not None:
+            if known != value:
+                mine.counts["dead_lettered"] += 1
+                self._conflict(offset)
+                return False
+            mine.counts["duplicate"] += 1
+        elif other.remembered(id_, self._remember) is not None:
+            # Learned without this topic's memory: as a negative, or with a label too far back to compare with.
+            mine.counts["late" if self.rules.on_expiry == "negative" else "duplicate"] += 1
+        else:
+            mine.wait(id_, (offset, time, value, weight))
+            if other.clock > time + self._label_span:
+                self._expire_labels()
+        return True
 
     def _train(
         self, id_: str, feature_offset: int, row: bytes, label_offset: int, value: float, weight: float, delay_ms: int
     ) -> None:
-        limit = self.rules.remember
-        self.features.counts["trained"] += 1
-        self.labels.counts["trained"] += 1
-        self.features.remember(id_, feature_offset, NO_LABEL, limit)
-        self.labels.remember(id_, label_offset, value, limit)
+        self.features.remember(id_, feature_offset, NO_LABEL, self._remember)
+        self.labels.remember(id_, label_offset, value, self._remember)
         self.finished.add(self.partition, row, value, weight, delay_ms)
 
+    def _move_feature_clock(self, time: int) -> None:
+        self.features.clock = time
+        if self.labels.earliest < time - self._label_span:
+            self._expire_labels()
+
     def _move_label_clock(self, time: int) -> None:
-        if time > self.labels.clock:
-            self.labels.clock = time
-            if self.features.heap and self.features.heap[0][0] < time - self._feature_span:
-                self._expire_features()
+        self.labels.clock = time
+        if self.features.earliest < time - self._feature_span:
+            self._expire_features()
 
     def _expire_features(self) -> None:
         negative = self.rules.on_expiry == "negative"
         for id_ in self.features.pop_expired(self.labels.clock - self._feature_span):
             offset, _, row = self.features.leave(id_)
-            if not negative:
+            if negative:
+                self.features.remember(id_, offset, NO_LABEL, self._remember)
+                self.finished.add(self.partition, row, 0.0, 1.0, -1)
+            else:
                 self.features.counts["expired"] += 1
-                continue
-            self.features.counts["trained"] += 1
-            self.features.remember(id_, offset, NO_LABEL, self.rules.remember)
-            self.finished.add(self.partition, row, 0.0, 1.0, -1)
 
     def _expire_labels(self) -> None:
         for id_ in self.labels.pop_expired(self.features.clock - self._label_span):
@@ -280,20 +209,24 @@ class Inline:
     def __init__(self, rules: JoinRules, state: PartitionState, finished: Finished) -> None:
         self.rules = rules
         self.partition = state.partition
-        self.sides = tuple(Side(side) for side in state.sides)
-        (self.examples,) = self.sides
+        self.examples: Side[WaitingFeature] = Side(state.sides[0])
         self.finished = finished
+
+    @property
+    def sides(self) -> tuple[Side[WaitingFeature]]:
+        return (self.examples,)
 
     def example(self, offset: int, id_: str, time: int, row: bytes, value: float, weight: float) -> None:
         """Take one example event."""
         mine = self.examples
-        if mine.remembered(id_, self.rules.remember) is not None:
+        mine.next_offset = offset + 1
+        if id_ in mine.trained and mine.remembered(id_, self.rules.remember) is not None:
             mine.counts["duplicate"] += 1
         else:
-            mine.counts["trained"] += 1
             mine.remember(id_, offset, value, self.rules.remember)
             self.finished.add(self.partition, row, value, weight, 0)
-        mine.clock = max(mine.clock, time)
+        if time > mine.clock:
+            mine.clock = time
 
     def watermark(self, side: int, time: int) -> None:
         self.sides[side].counts["control"] += 1

@@ -1,7 +1,10 @@
 """What was read and not yet taken: one lane a topic partition, and the pair of lanes that a join belongs to. Pure."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -9,31 +12,43 @@ import numpy as np
 from worker.errors import OffsetsLost
 from worker.stream.dead_letters import DeadLetter
 from worker.stream.events import EventKind, Events
-from worker.stream.join import NO_LABEL, Inline, Join
+from worker.stream.join import Inline, Join
 from worker.stream.order import Keys, running_keys
 from worker.stream.positions import Ledger, PartitionState
 from worker.stream.records import TopicPartition
+from worker.stream.side import NO_LABEL, Side
+
+EVENT = int(EventKind.EVENT)  # the hot path compares plain numbers
+Columns = tuple[list[Any], ...]
 
 
 class Lane:
     """Decoded records of one topic partition that wait to be taken, column by column.
 
-    The columns are kinds, offsets, ids, times, then the payload of the topic: rows, or labels and weights, or all.
+    `columns` are kinds, offsets, ids, times, then what the topic carries: rows, or labels and weights, or all three.
+    `originals` (keys, values; labels of a joined pair only) run beside them: a label conflict goes out as it came.
     """
 
     def __init__(self, source: TopicPartition, pair: "Pair", index: int, read_offset: int) -> None:
+        join = pair.join
         self.source = source
         self.pair = pair
         self.index = index
-        self.side = pair.join.sides[index]
+        self.side: Side[Any] = join.sides[index]
         self.read_offset = read_offset  # where reading goes on
         self.recall_until = self.side.next_offset  # records before this offset only rebuild the join
         self.passed = False  # nothing is left to read here: holds nobody up until something comes
         self.keys: Keys = np.empty(0, np.int64)
-        self.columns: tuple[list, ...] = ()  # type: ignore[type-arg]
+        self._take: Callable[..., None] = (
+            join.example if isinstance(join, Inline) else join.label if index else join.feature
+        )
+        self._has_rows = index == 0
+        self._has_labels = isinstance(join, Inline) or index == 1
+        self.columns: Columns = tuple([] for _ in range(4 + self._has_rows + 2 * self._has_labels))
+        self.originals: Columns = ([], []) if index else ()
         self.refused: dict[int, DeadLetter] = {}
-        self.raw: dict[int, tuple[bytes | None, bytes | None]] = {}  # labels only: a conflict goes out as it came
-        self.raw_bytes = 0
+        self.buffered_bytes = 0  # payloads held until they are taken
+        self._unusual = 0  # buffered records that are no events
         self._reported: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -50,85 +65,108 @@ class Lane:
         return int(self.columns[1][0]) if len(self) else self.read_offset
 
     @property
+    def room(self) -> int:
+        """How many more events may wait here."""
+        return self.pair.join.rules.max_pending - len(self.side.waiting)
+
+    @property
     def full(self) -> bool:
         """Say whether as many events wait here as may."""
-        return len(self.side.waiting) >= self.pair.join.rules.max_pending
+        return self.room <= 0
+
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def add(self, events: Events, start: int) -> None:
         """Buffer the events from index `start` on."""
         records = events.records
-        payload = [column[start:] for column in (events.rows, events.labels, events.weights) if column]
-        new = (events.kinds[start:], records.offsets[start:], events.ids[start:], events.times[start:], *payload)
-        if not self.columns:
-            self.columns = tuple([] for _ in new)
+        payload = [events.rows] * self._has_rows + [events.labels, events.weights] * self._has_labels
+        new = [events.kinds, records.offsets, events.ids, events.times, *payload]
         for column, values in zip(self.columns, new, strict=True):
-            column.extend(values)
+            column.extend(values[start:] if start else values)
+        if self.originals:
+            self.originals[0].extend(records.keys[start:])
+            self.originals[1].extend(records.values[start:])
         self.keys = np.concatenate([self.keys, running_keys(events.times[start:], self.last_key)])
         self.passed = False
+        count = len(records) - start
+        self.buffered_bytes += self._payload_bytes(len(self) - count)
+        self._unusual += count - self.columns[0][-count:].count(EVENT)
         for i, refusal in events.refusals.items():
             if i >= start:
-                offset = records.offsets[i]
-                self.refused[offset] = DeadLetter(self.source, offset, records.keys[i], records.values[i], refusal)
-        if self.index == 1:
-            for i in range(start, len(records)):
-                self.raw[records.offsets[i]] = (records.keys[i], records.values[i])
-                self.raw_bytes += len(records.values[i] or b"")
+                offset, value = records.offsets[i], records.values[i]
+                self.refused[offset] = DeadLetter(self.source, offset, records.keys[i], value, refusal)
+                self.buffered_bytes += len(value or b"")
+
+    def _payload_bytes(self, start: int = 0, stop: int | None = None) -> int:
+        payloads = self.originals[1] if self.originals else self.columns[4]
+        return sum(map(len, filter(None, islice(payloads, start, stop))))
 
     def recall(self, events: Events, start: int, stop: int) -> None:
         """Rebuild from these records what waited and what is remembered as trained."""
-        side, labels, weights = self.side, events.labels, events.weights
-        offsets = events.records.offsets
+        if start >= stop:
+            return
+        side, offsets, ids, labels = self.side, events.records.offsets, events.ids, events.labels
+        pending, trained = side.pending_bits, side.trained_bits
         for i in range(start, stop):
-            if events.kinds[i] != EventKind.EVENT:
-                continue
             offset = offsets[i]
-            if offset in side.pending_bits:
-                payload = (labels[i], weights[i]) if self.index else (events.rows[i],)
-                side.recall(events.ids[i], (offset, events.times[i], *payload))
-            elif offset in side.trained_bits:
-                side.trained[events.ids[i]] = (offset, labels[i] if labels else NO_LABEL)
+            if offset in pending:
+                if events.kinds[i] == EVENT:
+                    payload = (labels[i], events.weights[i]) if self.index else (events.rows[i],)
+                    side.recall_waiting(ids[i], (offset, events.times[i], *payload))
+            elif offset in trained and events.kinds[i] == EVENT:
+                side.trained[ids[i]] = (offset, labels[i] if self._has_labels else NO_LABEL)
+        side.next_offset = offsets[stop - 1] + 1  # what is remembered goes by records, not by transaction markers
 
     def check_recall(self) -> None:
         """Raise `OffsetsLost` unless everything that waited was found again."""
         side = self.side
-        lost = len(side.pending_bits) - len(side.waiting)
-        if lost:
+        if lost := side.finish_recall():
             raise OffsetsLost(
                 f"{lost} waiting events can not be read again from topic {self.source.topic}, partition "
-                f"{self.source.partition}, offsets {side.pending_bits.min()} to {self.recall_until - 1}: retention took "
-                f"their records, or the settings that read them changed; put back records or settings, or begin again "
+                f"{self.source.partition}, offsets {side.pending_bits.min()} to {self.recall_until - 1}: retention "
+                f"took their records, or the settings that read them changed; put back either, or begin again "
                 f"with `gradstream state reset --yes`"
             )
 
-    def acceptor(self) -> Callable[..., None]:
-        """Return the function that takes one record given its columns."""
-        side, join, index = self.side, self.pair.join, self.index
-        event: Callable[..., None] = join.example if isinstance(join, Inline) else join.label if index else join.feature
+    # -- taking ---------------------------------------------------------------------------------------------------
 
-        def accept(kind: int, offset: int, id_: str, time: int, *payload: object) -> None:
-            side.next_offset = offset + 1
-            if kind == 0:  # EventKind.EVENT
-                event(offset, id_, time, *payload)
-            elif kind == EventKind.REFUSED:
-                side.counts["dead_lettered"] += 1
-                self.pair.letters.append(self.refused.pop(offset))
-            elif kind == EventKind.WATERMARK:
-                join.watermark(index, time)
-            else:
-                join.tombstone(index, id_)
+    def taker(self) -> Callable[[], None]:
+        """Return a function that takes one buffered record a call, from the first on; `forget` what was taken after."""
+        kinds, *columns = self.columns
+        if self._unusual:
+            return map(self._take_any, kinds, *columns).__next__
+        return map(self._take, *columns).__next__
 
-        return accept
+    def _take_any(self, kind: int, offset: int, id_: str, time: int, *payload: object) -> None:
+        if kind == EVENT:
+            self._take(offset, id_, time, *payload)
+            return
+        self.side.next_offset = offset + 1
+        if kind == EventKind.REFUSED:
+            self.side.counts["dead_lettered"] += 1
+            letter = self.refused.pop(offset)
+            self.buffered_bytes -= len(letter.value or b"")
+            self.pair.letters.append(letter)
+        elif kind == EventKind.WATERMARK:
+            self.pair.join.watermark(self.index, time)
+        else:
+            self.pair.join.tombstone(self.index, id_)
+
+    def original(self, offset: int) -> tuple[bytes | None, bytes | None]:
+        """Return key and value of a buffered label record as they came."""
+        i = bisect_left(self.columns[1], offset)
+        return self.originals[0][i], self.originals[1][i]
 
     def forget(self, count: int) -> None:
-        """Drop the first `count` buffered records, which were taken."""
+        """Drop the first `count` buffered records, which were taken. Moves the rest of the buffer, once a call."""
         if not count:
             return
         self.side.order_key = int(self.keys[count - 1])
         self.side.counts["consumed"] += count
-        if self.index == 1:
-            for offset in self.columns[1][:count]:
-                self.raw_bytes -= len(self.raw.pop(offset)[1] or b"")
-        for column in self.columns:
+        self.buffered_bytes -= self._payload_bytes(0, count)
+        if self._unusual:
+            self._unusual -= count - self.columns[0][:count].count(EVENT)
+        for column in (*self.columns, *self.originals):
             del column[:count]
         self.keys = self.keys[count:]
 
@@ -151,6 +189,7 @@ class Pair:
             for i, side in enumerate(state.sides)
         ]
         self.ready = False  # once everything that waited is rebuilt
+        self.running = False  # once anything was taken
         self.committed = state
         self._ledger = msgspec.structs.replace(state.ledger, pending=0)  # what waits is counted from the join itself
 

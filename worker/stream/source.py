@@ -14,6 +14,11 @@ class Source(Protocol):
     Raises `Transient` when the log does not answer, `OffsetsLost` when a position points to no record.
     """
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing comes, in one line; None while all is well."""
+        ...
+
     def poll(self, timeout_s: float) -> list[Records]:
         """Return what has come, bounded in records and bytes; empty columns where only the position moved."""
         ...

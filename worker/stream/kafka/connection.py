@@ -14,6 +14,7 @@ from kafka import errors
 from kafka.net.compat import KafkaNetClient
 
 from worker.errors import ConfigError, Transient
+from worker.stream.kafka import guards
 
 MIB = 1 << 20
 _Client = TypeVar("_Client")
@@ -101,6 +102,7 @@ def opened(make: Callable[..., _Client], config: KafkaConfig, **arguments: Any) 
     A constructor that can not reach a broker raises but leaves its thread and sockets: a worker that waits for
     Kafka in a loop would run out of both.
     """
+    guards.close_failed_sockets()
     built: list[KafkaNetClient] = []
     client_log = logging.getLogger("kafka")
     if client_log.level == logging.NOTSET:

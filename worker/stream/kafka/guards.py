@@ -4,11 +4,13 @@ A new release of the client is read against this file before the pin in pyprojec
 """
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as ClientPartition
-from kafka.coordinator.base import MemberState
+from kafka.net.inet import KafkaNetSocket
+from kafka.structs import MemberState
 
 from worker.stream.kafka.columns import PartitionColumns
 
@@ -36,6 +38,29 @@ def _reader(bytes_per_record: int) -> Callable[..., PartitionColumns]:
         )
 
     return read
+
+
+def close_failed_sockets() -> None:
+    """Make the client close a socket whose connection failed. It left that to the garbage collector.
+
+    While a broker is away there are several of them a second, each with a `ResourceWarning`.
+    """
+    if getattr(KafkaNetSocket.sock_connect, "closes", False):
+        return
+    connect = KafkaNetSocket.sock_connect
+
+    @wraps(connect)
+    async def sock_connect(self: Any, net: Any, sock: Any, *arguments: Any, **named: Any) -> Any:
+        connected = None
+        try:
+            connected = await connect(self, net, sock, *arguments, **named)
+            return connected
+        finally:
+            if connected is None:
+                sock.close()
+
+    sock_connect.closes = True  # type: ignore[attr-defined]
+    KafkaNetSocket.sock_connect = sock_connect
 
 
 def never_create_topics(client: KafkaProducer | KafkaConsumer) -> None:

@@ -4,11 +4,13 @@ Keys go through the client's default partitioner (murmur2, as Kafka's own client
 meet in one partition. Not for dead letters or metrics, which have rules of their own.
 """
 
+from contextlib import suppress
 from typing import Any
 
-from kafka import KafkaProducer
+from kafka import KafkaProducer, errors
 
 from worker.errors import ConfigError, Transient
+from worker.stream.kafka import guards
 from worker.stream.kafka.connection import KafkaConfig, client_arguments, opened, translated
 
 
@@ -24,8 +26,8 @@ class EventProducer:
         self._where = config.bootstrap_servers
         batching = {"batch_size": 0} if single else {"linger_ms": 5}
         arguments = client_arguments(config) | {"acks": "all", "metrics_enabled": False, **batching}
-        arguments["allow_auto_create_topics"] = False  # a topic made by a typing error has any number of partitions
         self._client: Any = opened(KafkaProducer, config, **arguments)
+        guards.never_create_topics(self._client)
 
     def partitions(self, topic: str) -> list[int]:
         """Return the partitions of a topic; raise `ConfigError` where there is no such topic."""
@@ -49,7 +51,8 @@ class EventProducer:
 
     def close(self) -> None:
         """Give up at once on what was not sent: who wants it sent calls `flush` first."""
-        self._client.close(timeout=0)
+        with suppress(errors.KafkaTimeoutError):  # it says what it could not send, which is known here
+            self._client.close(timeout=0)
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error

@@ -1,0 +1,5 @@
+"""`python -m worker` is `gradstream`."""
+
+from worker.cli import main
+
+main()
