@@ -308,6 +308,7 @@ def test_a_file_that_can_not_be_read_is_named(kind: str, tmp_path: Path) -> None
         ("GRADSTREAM_TRAIN_BATCH_SIZE", "GRADSTREAM_TRAIN__BATCH_SIZE"),
         ("GRADSTREAM_TRIAN__BATCH_SIZE", "GRADSTREAM_TRAIN__BATCH_SIZE"),
         ("GRADSTREAM_KAFKA__BOOTSTRAP", "GRADSTREAM_KAFKA__BOOTSTRAP_SERVERS"),
+        ("GRADSTREAM_OBSERV__HTTP_PORT", "GRADSTREAM_OBSERVE__HTTP_PORT"),
     ],
 )
 def test_an_unknown_variable_is_refused_with_the_nearest_known_one(name: str, near: str) -> None:
@@ -332,6 +333,25 @@ def test_variables_that_are_not_settings_are_passed_over() -> None:
         "OTHER_TRAIN__BATCH_SIZE": "1",
     }
     assert load(env=env).origins() == load().origins()
+
+
+def test_a_setting_whose_variable_looks_like_a_service_link_is_a_setting() -> None:
+    assert load(env={"GRADSTREAM_OBSERVE__HTTP_PORT": "0"}).observe.http_port == 0
+
+
+def test_every_variable_sets_its_key() -> None:
+    """Each key by its variable, with its own default written as a variable is."""
+    from worker.settings.annotated import offered
+
+    env = {"GRADSTREAM_MODEL__FEATURES": FEATURES}
+    for key in offered():
+        if key.name != "features" and key.info.default is not None and not key.secret:
+            default = key.info.default
+            env[key.variable] = default if key.text else json.dumps(default)
+    origins = load(env=env).origins()
+    by_variable = {origin.removeprefix("variable ") for origin in origins.values() if origin != "default"}
+    assert by_variable == set(env)
+    assert len(env) > 40
 
 
 def test_inline_mode_asks_for_its_own_topics_only() -> None:

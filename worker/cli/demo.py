@@ -9,9 +9,7 @@ from worker.cli.options import Debug, Json
 
 def demo(
     once: Annotated[bool, typer.Option("--once", help="End when the events are learned and show the result")] = False,
-    to_stack: Annotated[
-        bool, typer.Option("--to-stack", help="Send the events to the Kafka of the settings instead of an own one")
-    ] = False,
+    to_stack: Annotated[bool, typer.Option("--to-stack", help="Play on the stack that 'make up' started")] = False,
     speed: Annotated[
         float | None,
         typer.Option("--speed", metavar="FACTOR", min=0.0, help="Event time over wall time; 0: as fast as it goes"),

@@ -59,10 +59,10 @@ def _line(text: str, key: str, inner: Sequence[int | str]) -> int | None:
 
 
 def first_fault(error: ValidationError, where: Where) -> str:
-    """Turn the innermost fault into a sentence (a list with a bad item also counts as too short); count the others."""
+    """Turn the innermost fault into a sentence (a list with a bad item is also too short); count the others."""
     faults = error.errors(include_url=False, include_context=True, include_input=True)
     more = len(faults) - 1
-    fault = max(faults, key=lambda f: len(f["loc"]))
+    fault = max(faults, key=lambda f: (len(f["loc"]), f["type"] != "missing"))
     rest = f" (and {more} more)" if more else ""
     return _sentence(fault, where) + rest
 

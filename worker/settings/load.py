@@ -100,7 +100,7 @@ def _variables(environ: Mapping[str, str]) -> tuple[Layer, dict[str, str]]:
         if not name.startswith(PREFIX) or name in NOT_SETTINGS:
             continue
         if name not in known:
-            if _SERVICE_LINK.fullmatch(name):
+            if "__" not in name and _SERVICE_LINK.fullmatch(name):
                 continue
             raise ConfigError(f"variable {name} is not a setting{hint(fields.nearest(name, list(known)))}")
         key = known[name]
