@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from worker.stream.memory import NOWHERE, Memory
 from worker.stream.positions import PartitionState
 from worker.stream.side import NO_LABEL, Side
 
@@ -74,9 +75,9 @@ class Join:
         self.partition = state.partition
         self.features: Side[WaitingFeature] = Side(state.sides[0])
         self.labels: Side[WaitingLabel] = Side(state.sides[1])
+        self.memory = Memory(self.sides, rules.remember)
         self.finished = finished
         self._conflict = conflict
-        self._remember = rules.remember
         self._soonest = -rules.lateness_ms
         self._latest = rules.window_ms
         self._feature_span = rules.window_ms + rules.disorder_ms
@@ -90,7 +91,7 @@ class Join:
         """Take one feature event (event time in ms, packed row)."""
         mine, other = self.features, self.labels
         mine.next_offset = offset + 1
-        if id_ in mine.waiting or ((id_ in mine.trained or id_ in other.trained) and self._trained(id_)):
+        if id_ in mine.waiting or (id_ in self.memory.ids and self.memory.holds(id_)):
             mine.counts["duplicate"] += 1
         elif id_ not in other.waiting or not self._meet_waiting_label(offset, id_, time, row):
             mine.wait(id_, (offset, time, row))
@@ -136,10 +137,6 @@ class Join:
         self._move_label_clock(self.features.clock)
         return True
 
-    def _trained(self, id_: str) -> bool:
-        """Say whether either side still remembers the id: each forgets at its own pace."""
-        return any(side.remembered(id_, self._remember) is not None for side in self.sides)
-
     def _meet_waiting_label(self, offset: int, id_: str, time: int, row: bytes) -> bool:
         """Pair a new feature with the label that waits, or let that label go: it could have met no other feature."""
         label_offset, label_time, value, weight = self.labels.leave(id_)
@@ -154,14 +151,14 @@ class Join:
         """Take a label for which no feature waits; return False where it contradicts an earlier one."""
         mine, other = self.labels, self.features
         waiting = mine.waiting.get(id_)
-        known = waiting[2] if waiting is not None else mine.remembered(id_, self._remember)
+        known = waiting[2] if waiting is not None else self.memory.label(id_)
         if known is not None:
             if known != value:
                 mine.counts["dead_lettered"] += 1
                 self._conflict(offset)
                 return False
             mine.counts["duplicate"] += 1
-        elif other.remembered(id_, self._remember) is not None:
+        elif self.memory.holds(id_):
             # Learned without this topic's memory: as a negative, or with a label too far back to compare with.
             mine.counts["late" if self.rules.on_expiry == "negative" else "duplicate"] += 1
         else:
@@ -173,8 +170,10 @@ class Join:
     def _train(
         self, id_: str, feature_offset: int, row: bytes, label_offset: int, value: float, weight: float, delay_ms: int
     ) -> None:
-        self.features.remember(id_, feature_offset, NO_LABEL, self._remember)
-        self.labels.remember(id_, label_offset, value, self._remember)
+        for side, at in ((self.features, feature_offset), (self.labels, label_offset)):
+            side.counts["trained"] += 1
+            side.new_trained.append(at)
+        self.memory.add(id_, feature_offset, label_offset, value)
         self.finished.add(self.partition, row, value, weight, delay_ms)
 
     def _move_feature_clock(self, time: int) -> None:
@@ -192,7 +191,9 @@ class Join:
         for id_ in self.features.pop_expired(self.labels.clock - self._feature_span):
             offset, _, row = self.features.leave(id_)
             if negative:
-                self.features.remember(id_, offset, NO_LABEL, self._remember)
+                self.features.counts["trained"] += 1
+                self.features.new_trained.append(offset)
+                self.memory.add(id_, offset, NOWHERE, NO_LABEL)
                 self.finished.add(self.partition, row, 0.0, 1.0, -1)
             else:
                 self.features.counts["expired"] += 1
@@ -210,6 +211,7 @@ class Inline:
         self.rules = rules
         self.partition = state.partition
         self.examples: Side[WaitingFeature] = Side(state.sides[0])
+        self.memory = Memory(self.sides, rules.remember)
         self.finished = finished
 
     @property
@@ -220,13 +222,14 @@ class Inline:
         """Take one example event."""
         mine = self.examples
         mine.next_offset = offset + 1
-        if id_ in mine.trained and mine.remembered(id_, self.rules.remember) is not None:
+        if id_ in self.memory.ids and self.memory.holds(id_):
             mine.counts["duplicate"] += 1
         else:
-            mine.remember(id_, offset, value, self.rules.remember)
+            mine.counts["trained"] += 1
+            mine.new_trained.append(offset)
+            self.memory.add(id_, offset, NOWHERE, value)
             self.finished.add(self.partition, row, value, weight, 0)
-        if time > mine.clock:
-            mine.clock = time
+        mine.clock = max(mine.clock, time)
 
     def watermark(self, side: int, time: int) -> None:
         self.sides[side].counts["control"] += 1

@@ -106,7 +106,7 @@ class Lane:
         if start >= stop:
             return
         side, offsets, ids, labels = self.side, events.records.offsets, events.ids, events.labels
-        pending, trained = side.pending_bits, side.trained_bits
+        pending, trained, memory = side.pending_bits, side.trained_bits, self.pair.join.memory
         for i in range(start, stop):
             offset = offsets[i]
             if offset in pending:
@@ -114,7 +114,8 @@ class Lane:
                     payload = (labels[i], events.weights[i]) if self.index else (events.rows[i],)
                     side.recall_waiting(ids[i], (offset, events.times[i], *payload))
             elif offset in trained and events.kinds[i] == EVENT:
-                side.trained[ids[i]] = (offset, labels[i] if self._has_labels else NO_LABEL)
+                side.recall_trained(offset)
+                memory.recall(ids[i], self.index, offset, labels[i] if self._has_labels else NO_LABEL)
         side.next_offset = offsets[stop - 1] + 1  # what is remembered goes by records, not by transaction markers
 
     def check_recall(self) -> None:
