@@ -3,11 +3,13 @@
 import os
 import socket
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
 from worker.cli.connect import kafka_config, redis_store
+from worker.cli.topics import event_topics
 from worker.drain import Drain
+from worker.inspection import Inspection
 from worker.learn.learner import Learner
 from worker.loop import Loop, Pace
 from worker.observe.endpoint import Endpoint, Pulse
@@ -26,6 +28,7 @@ from worker.stream.kafka.columns import missing_codecs
 from worker.stream.kafka.connection import KafkaConfig
 from worker.stream.kafka.letters import KafkaDeadLetters
 from worker.stream.kafka.metrics import KafkaMetricsTopic
+from worker.stream.kafka.partitioning import PartitioningCheck
 from worker.stream.kafka.source import KafkaSource
 from worker.stream.kafka.topics import TopicAdmin
 from worker.stream.rows import RowFormat
@@ -50,63 +53,72 @@ class Person:
 
 def run_worker(settings: Settings, *, drain: bool = False, init: bool = False) -> None:
     """Train until stopped or drained. Raises `GradstreamError`; returns when the last commit is done."""
-    person, stop, pulse = Person.here(settings), Stop(), Pulse()
-    observe = settings.observe
-    configure_logs(observe.log_level, observe.log_format, model=settings.model.name, worker=person.worker)
-    meters = Meters(
-        Identity(version("gradstream"), settings.model.name, settings.model.task, Learner.kernel),
-        list(topics_of(settings).values()),
+    person, stop = Person.here(settings), Stop()
+    configure_logs(
+        settings.observe.log_level, settings.observe.log_format, model=settings.model.name, worker=person.worker
     )
     with ExitStack() as resources:
         resources.enter_context(stop.installed())
-        endpoint = resources.enter_context(closing(Endpoint(observe.http_port, meters.text, pulse, observe.http_host)))
-        get_logger().info("serving metrics", url=endpoint.url)
         store, kafka = redis_store(settings), kafka_config(settings)
-        metrics = None
-        if settings.stream.metrics_topic:
-            metrics = resources.enter_context(closing(KafkaMetricsTopic(kafka, settings.stream.metrics_topic)))
-        identity = {
-            "model": settings.model.name, "worker": person.worker, "host": person.host, "pid": person.pid,
-            "http": endpoint.url,
-        }  # fmt: skip
-        observer = WorkerObserver(
-            meters, pulse, metrics, announcer(store, person.worker), identity, settings.spec().task,
-            observe.metrics_every_ms / 1000,
-        )  # fmt: skip
+        observer = _observer(settings, store, kafka, person, resources)
         patience = Patience(PATIENCE_S, observer.waiting, stop.overdue)
-        with closing(TopicAdmin(kafka)) as admin:
-            _prepare(settings, store, admin, observer, patience, person.worker if init else None)
-            loop, turns = _assemble(settings, store, kafka, observer, patience, person, resources)
-            drained = Drain(admin, store, patience(lambda: sources(admin, settings)), patience) if drain else None
-            loop.run(stop, drained)
+        admin = resources.enter_context(closing(patience(lambda: TopicAdmin(kafka))))
+        _prepare(settings, store, admin, observer, patience)
+        if init:
+            patience(lambda: ensure_state(store, admin, settings, person.worker))
+        every = patience(lambda: sources(admin, settings))
+        source = resources.enter_context(closing(patience(lambda: KafkaSource(kafka, event_topics(settings)))))
+        letters = resources.enter_context(closing(KafkaDeadLetters(kafka, settings.stream.dead_letters_topic)))
+        ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
+        turns = _turns(settings, ownership, letters, patience, person)
+        decoders = _decoders(settings)
+        partitions = len({source.partition for source in every})
+        inspection = Inspection(PartitioningCheck(), decoders, partitions, observer)
+        loop = Loop(source, decoders, turns, inspection, _pace(settings))
+        loop.run(stop, Drain(admin, store, every, patience) if drain else None)
+        done = turns.checkpoint
         get_logger().info(
-            "ended", state_version=turns.checkpoint.version.number, examples=turns.checkpoint.learner.examples,
-            drained=drain and not stop(),
-        )  # fmt: skip
+            "ended", state_version=done.version.number, examples=done.learner.examples, drained=drain and not stop()
+        )
+
+
+def _observer(
+    settings: Settings, store: RedisStore, kafka: KafkaConfig, person: Person, resources: ExitStack
+) -> WorkerObserver:
+    """Serve metrics and health from here on: whatever the worker waits for next can be looked at."""
+    observe, stream = settings.observe, settings.stream
+    identity = Identity(version("gradstream"), settings.model.name, settings.model.task, Learner.kernel)
+    meters, pulse = Meters(identity, event_topics(settings)), Pulse()
+    endpoint = resources.enter_context(closing(Endpoint(observe.http_port, meters.text, pulse, observe.http_host)))
+    get_logger().info("serving metrics", url=endpoint.url)
+    metrics = None
+    if stream.metrics_topic:
+        metrics = resources.enter_context(closing(KafkaMetricsTopic(kafka, stream.metrics_topic)))
+    facts = {"model": settings.model.name, **asdict(person), "http": endpoint.url}
+    announce, every_s = announcer(store, person.worker), observe.metrics_every_ms / 1000
+    return WorkerObserver(meters, pulse, metrics, announce, facts, settings.spec().task, every_s)
 
 
 def _prepare(
-    settings: Settings, store: RedisStore, admin: TopicAdmin, observer: WorkerObserver, patience: Patience,
-    creator: str | None,
-) -> None:  # fmt: skip
-    """Check both servers before the group is joined, and the state's existence (`creator`: make it if need be)."""
-    for note in patience(lambda: ensure_topics(admin, settings)):
-        observer.note(note)
+    settings: Settings, store: RedisStore, admin: TopicAdmin, observer: WorkerObserver, patience: Patience
+) -> None:
+    """Check both servers before the group is joined."""
     store.wait_until_ready(PATIENCE_S)
-    for warning in patience(store.check_server):
-        observer.note(warning)
+    notes = [*patience(store.check_server), *patience(lambda: ensure_topics(admin, settings))]
     if codecs := missing_codecs():
-        observer.note(f"batches compressed with {', '.join(codecs)} can not be read here: install the codec")
-    if creator is not None:
-        patience(lambda: ensure_state(store, admin, settings, creator))
+        notes.append(f"batches compressed with {', '.join(codecs)} can not be read here: install the codec")
+    for note in notes:
+        observer.note(note)
 
 
-def _assemble(
-    settings: Settings, store: RedisStore, kafka: KafkaConfig, observer: WorkerObserver, patience: Patience,
-    person: Person, resources: ExitStack,
-) -> tuple[Loop, Turns]:  # fmt: skip
-    spec, stream, names = settings.spec(), settings.stream, topics_of(settings)
-    decoders = {
+def _intake(settings: Settings) -> Intake:
+    joined = settings.stream.mode == "joined"
+    return Intake(joined, join_rules(settings), RowFormat(settings.spec()), settings.train.batch_size)
+
+
+def _decoders(settings: Settings) -> dict[str, Decoder]:
+    spec, stream = settings.spec(), settings.stream
+    return {
         topic: Decoder(
             spec,
             role,
@@ -114,18 +126,23 @@ def _assemble(
             max_future_s=settings.join.max_future_s,
             unknown_features=stream.unknown_features,
         )
-        for role, topic in names.items()
+        for role, topic in topics_of(settings).items()
     }
-    dead_letters = resources.enter_context(closing(KafkaDeadLetters(kafka, stream.dead_letters_topic)))
-    intake = Intake(stream.mode == "joined", join_rules(settings), RowFormat(spec), settings.train.batch_size)
-    source = resources.enter_context(closing(KafkaSource(kafka, tuple(names.values()))))
-    ownership = Ownership(source, store, intake, tuple(names.values()), stream.start, observer)
+
+
+def _turns(
+    settings: Settings, ownership: Ownership, letters: KafkaDeadLetters, patience: Patience, person: Person
+) -> Turns:
+    spec = settings.spec()
     stamp = Stamp(person.worker, Learner.kernel, settings.digest())
-    turns = Turns(
-        store, Learner(spec, settings.hyper()), spec, intake, ownership, dead_letters, patience, observer, stamp
-    )
-    pace = Pace(
-        settings.commit.every_s, settings.commit.every_examples, stream.max_idle_ms / 1000,
+    return Turns(ownership, Learner(spec, settings.hyper()), spec, letters, patience, stamp)
+
+
+def _pace(settings: Settings) -> Pace:
+    commit = settings.commit
+    return Pace(
+        commit.every_s,
+        commit.every_examples,
+        settings.stream.max_idle_ms / 1000,
         settings.join.idle_labels == "advance",
-    )  # fmt: skip
-    return Loop(source, dead_letters, decoders, intake, ownership, turns, observer, pace), turns
+    )

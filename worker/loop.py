@@ -6,13 +6,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from worker.errors import Stalled, Transient
-from worker.observe.observer import Observer
-from worker.ownership import Ownership
+from worker.inspection import Inspection
 from worker.stream.events import Decoder
-from worker.stream.intake import Intake
 from worker.stream.lanes import Lane
 from worker.stream.records import TopicPartition
-from worker.stream.source import DeadLetters, Source
+from worker.stream.source import Source
 from worker.turn import Turns
 
 POLL_S = 0.05
@@ -56,16 +54,16 @@ class Loop:
     """One worker at work. `run` ends when `stopped` says so or, draining, when everything noted is committed."""
 
     def __init__(
-        self, source: Source, dead_letters: DeadLetters, decoders: Mapping[str, Decoder], intake: Intake,
-        ownership: Ownership, turns: Turns, observer: Observer, pace: Pace,
-    ) -> None:  # fmt: skip
+        self, source: Source, decoders: Mapping[str, Decoder], turns: Turns, inspection: Inspection, pace: Pace
+    ) -> None:
         self.source = source
-        self.dead_letters = dead_letters
         self.decoders = decoders
-        self.intake = intake
-        self.ownership = ownership
         self.turns = turns
-        self.observer = observer
+        self.intake = turns.intake
+        self.ownership = turns.ownership
+        self.dead_letters = turns.dead_letters
+        self.observer = turns.observer
+        self.inspection = inspection
         self.pace = pace
         self._commit = Every(pace.commit_every_s)
         self._ask = Every(ASK_EVERY_S)
@@ -88,9 +86,9 @@ class Loop:
         self.source.fetch_only(self.intake.wanted())
         with self._stage("poll"):
             chunks = self.source.poll(0.0 if self._busy else POLL_S)
-        if problem := self.source.problem:
-            self.observer.waiting(problem)
+        self._say_if_ready()
         with self._stage("decode"):
+            self.inspection.look(chunks)
             decoded = [self.decoders[chunk.source.topic].decode(chunk) for chunk in chunks]
         with self._stage("join"):
             for events in decoded:
@@ -172,9 +170,16 @@ class Loop:
         self.source.acknowledge(positions)
         self._commit.restart()
 
+    def _say_if_ready(self) -> None:
+        if problem := self.source.problem:
+            self.observer.waiting(problem)
+        elif self.intake.pairs:
+            self.observer.ready()
+
     def _maybe_observe(self) -> None:
         if not self._observe.maybe_restart():
             return
+        self.inspection.report()
         self.observer.pending(self.intake.pending())
         committed = {
             TopicPartition(side.topic, n): side.next_offset

@@ -44,7 +44,8 @@ class Ownership:
         partitions = self._whole(assigned)
         if self._moved:
             self.observer.rebalanced(assigned)
-            self._topic_ids = self.source.topic_ids()
+            if assigned:
+                self._topic_ids = self.source.topic_ids()
             for partition in self.fences.keys() & partitions:
                 self._keep(partition)
             # An empty assignment is a group in the middle of a join: what is kept then is guarded by its fence.

@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 
 from worker.errors import ConfigError, NonFiniteStep
 from worker.learn.state import Learn, LearnerState, Report
-from worker.observe.observer import Observer, Turn
+from worker.observe.observer import Turn
 from worker.ownership import RESET, Ownership
 from worker.patience import Patience
 from worker.spec import Spec
-from worker.state.store import Checkpoint, Commit, Committed, Fenced, LogEntry, Moved, Store, Version
-from worker.stream.intake import Intake, Work
+from worker.state.store import Checkpoint, Commit, Committed, Fenced, LogEntry, Moved, Version
+from worker.stream.intake import Work
 from worker.stream.records import TopicPartition
 from worker.stream.source import DeadLetters
 
@@ -51,17 +51,22 @@ class Turns:
     """Takes turns for one worker; holds the newest state it knows."""
 
     def __init__(
-        self, store: Store, learn: Learn, spec: Spec, intake: Intake, ownership: Ownership,
-        dead_letters: DeadLetters, patience: Patience, observer: Observer, stamp: Stamp,
-    ) -> None:  # fmt: skip
-        self.store = store
+        self,
+        ownership: Ownership,
+        learn: Learn,
+        spec: Spec,
+        dead_letters: DeadLetters,
+        patience: Patience,
+        stamp: Stamp,
+    ) -> None:
+        self.ownership = ownership
+        self.store = ownership.store
+        self.intake = ownership.intake
+        self.observer = ownership.observer
         self.learn = learn
         self.spec = spec
-        self.intake = intake
-        self.ownership = ownership
         self.dead_letters = dead_letters
         self.patience = patience
-        self.observer = observer
         self.stamp = stamp
         self.checkpoint = self._load()
         self._non_finite = 0

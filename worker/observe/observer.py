@@ -1,7 +1,7 @@
 """What the loop tells the outside world. Values and a protocol; the loop knows no metric and no log library."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,4 +62,12 @@ class Observer(Protocol):
 
     def note(self, message: str) -> None:
         """Something an operator should know, said once: shown in the log and in `status`."""
+        ...
+
+    def findings(self, messages: Sequence[str]) -> None:
+        """What is wrong with the producers, as far as is known by now: replaces what was said before."""
+        ...
+
+    def unknown_feature(self, topic: str, name: str) -> None:
+        """The first event with a feature that the model does not have."""
         ...

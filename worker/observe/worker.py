@@ -4,7 +4,7 @@ Best effort: nothing here fails or blocks training.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -69,9 +69,10 @@ class WorkerObserver:
         self._next_message = 0.0
         self._next_progress = 0.0
         self._notes: list[str] = []
+        self._findings: list[str] = []
         self._lag: dict[str, int] = {}
         self._pending: dict[str, int] = {}
-        self._fenced = self._conflicts = 0
+        self._fenced = self._conflicts = self._dropped = 0
 
     def tick(self) -> None:
         self._pulse.tick()
@@ -113,12 +114,13 @@ class WorkerObserver:
     def lag(self, lag: Mapping[TopicPartition, int]) -> None:
         self._meters.partitions(lag)
         self._lag = {f"{source.topic}:{source.partition}": records for source, records in lag.items()}
+        self._count_dropped()
         facts = {
             **self._identity,
             "partitions": sorted({source.partition for source in lag}),
             "lag": self._lag,
             "waits_for": self._pulse.waits_for,
-            "notes": self._notes,
+            "notes": [*self._notes, *self._findings],
             "fenced": self._fenced,
             "conflicts": self._conflicts,
         }
@@ -126,6 +128,11 @@ class WorkerObserver:
             self._announce(facts)
         except Transient as problem:
             self._sparing.warning("could not announce", problem=str(problem))
+
+    def _count_dropped(self) -> None:
+        dropped = self._metrics.dropped if self._metrics is not None else 0
+        self._meters.metrics_dropped(dropped - self._dropped)
+        self._dropped = dropped
 
     def claimed(self, partition: int, positions: Mapping[TopicPartition, int], recall: int) -> None:
         self._log.info(
@@ -161,6 +168,15 @@ class WorkerObserver:
         if message not in self._notes:
             self._notes = [*self._notes[-19:], message]
             self._log.warning(message)
+
+    def findings(self, messages: Sequence[str]) -> None:
+        if len(messages) > len(self._findings):
+            for message in messages:
+                self._sparing.warning("producers need a look", finding=message)
+        self._findings = list(messages)
+
+    def unknown_feature(self, topic: str, name: str) -> None:
+        self._log.info("a feature that the model does not have", topic=topic, feature=name)
 
     def _tell(self, turn: Turn) -> None:
         """Send what the turns since the last message learned, and bring evaluation and health up to date."""

@@ -70,7 +70,7 @@ class EventRules:
         note_unknown: Callable[[str], None],
         *,
         max_event_bytes: int,
-        max_future_s: int,
+        max_future_s: float,
         unknown_features: Literal["ignore", "refuse"],
     ) -> None:
         self._binary = spec.task == "binary"

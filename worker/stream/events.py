@@ -55,7 +55,7 @@ class Decoder:
         role: Role,
         *,
         max_event_bytes: int = 1_048_576,
-        max_future_s: int = 3600,
+        max_future_s: float = 3600,
         unknown_features: Literal["ignore", "refuse"] = "ignore",
     ) -> None:
         self._has_row = role != "labels"

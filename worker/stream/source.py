@@ -69,4 +69,7 @@ class DeadLetters(Protocol):
 class MetricsTopic(Protocol):
     """Best effort: never blocks, never raises; counts what it drops."""
 
+    @property
+    def dropped(self) -> int: ...
+
     def send(self, message: Mapping[str, object]) -> None: ...

@@ -38,12 +38,12 @@ class Typed:
 class TypedDecoder:
     """Decodes the plain events of one topic. The spec has to be `expressible`."""
 
-    def __init__(self, spec: Spec, role: Role, *, max_event_bytes: int, max_future_s: int) -> None:
+    def __init__(self, spec: Spec, role: Role, *, max_event_bytes: int, max_future_s: float) -> None:
         self._rows = TypedRows(spec) if role != "labels" else None
         self._has_label = role != "features"
         self._binary = spec.task == "binary"
         self._max_event_bytes = max_event_bytes
-        self._max_future_ms = max_future_s * 1000
+        self._max_future_ms = round(max_future_s * 1000)
         event = _event_struct(self._rows, has_label=self._has_label, binary=self._binary)
         self._keys = len(event.__struct_fields__) - self._has_label  # without the optional weight
         self._decode = msgspec.json.Decoder(event).decode
@@ -59,10 +59,8 @@ class TypedDecoder:
         _clear_long_ids(ids, certain)
         labels, weights, keys = self._labels(structs, certain)
         tuples, rows, present = self._features(structs, certain)
-        plain_names = self._rows is None or self._rows.plain_names
         keys += present
-        sure = (colons == keys) & plain_names
-        for i in np.flatnonzero(certain & ~sure).tolist():
+        for i in np.flatnonzero(certain & (colons != keys)).tolist():
             certain[i] = self._each_key_once(values[i], int(colons[i]), int(keys[i]), ids[i], tuples[i])
         return Typed(certain, ids, times, rows, labels, weights)
 
@@ -108,15 +106,14 @@ class TypedDecoder:
         be counted as well. `keys` takes null for absent, which errs on the safe side: it can only be too small.
         """
         assert raw is not None
-        plain_names = self._rows is None or self._rows.plain_names
         unescaped = b"\\" not in raw
         in_strings = id_.count(":")
-        if plain_names and unescaped and colons == keys + in_strings:  # ids with colons are common
+        if unescaped and colons == keys + in_strings:  # ids with colons are common
             return True
         if self._rows is not None:
             keys += values.count(None)
             in_strings += self._rows.colons_in_strings(values)
-        return (plain_names and colons == keys) or (unescaped and colons == keys + in_strings)
+        return colons == keys or (unescaped and colons == keys + in_strings)
 
 
 def _event_struct(rows: TypedRows | None, *, has_label: bool, binary: bool) -> type[msgspec.Struct]:

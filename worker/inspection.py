@@ -1,0 +1,37 @@
+"""What the records reveal about their producers: keys, partitioners, features that the model does not know."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from worker.observe.observer import Observer
+from worker.stream.events import Decoder
+from worker.stream.records import Records
+
+
+class Check(Protocol):
+    """Samples keys; see `stream/kafka/partitioning.py`."""
+
+    def observe(self, records: Records, partition_count: int) -> None: ...
+
+    def findings(self, *, joined: bool = True) -> list[str]: ...
+
+
+class Inspection:
+    """Looks at chunks as they come; `report` tells the observer what is worth knowing."""
+
+    def __init__(self, check: Check, decoders: Mapping[str, Decoder], partitions: int, observer: Observer) -> None:
+        self._check = check
+        self._decoders = decoders
+        self._partitions = partitions
+        self._observer = observer
+
+    def look(self, chunks: Sequence[Records]) -> None:
+        """Sample the keys of what was read."""
+        for chunk in chunks:
+            self._check.observe(chunk, self._partitions)
+
+    def report(self) -> None:
+        self._observer.findings(self._check.findings(joined=len(self._decoders) > 1))
+        for topic, decoder in self._decoders.items():
+            for name in decoder.take_new_unknown_features():
+                self._observer.unknown_feature(topic, name)
