@@ -118,7 +118,7 @@ class World:
 
     def __init__(
         self, kafka: str, redis_url: str, folder: Path, features: Iterable[Mapping[str, object]],
-        partitions: int = 1, **settings: object,
+        partitions: int = 1, events_of: "World | None" = None, **settings: object,
     ) -> None:  # fmt: skip
         self.kafka = kafka
         self.folder = folder
@@ -126,6 +126,8 @@ class World:
         self.topics = {
             role: f"{self.name}-{role}" for role in ("features", "labels", "examples", "metrics", "dead-letters")
         }
+        if events_of is not None:  # another model that learns from the same events
+            self.topics |= {role: events_of.topics[role] for role in ("features", "labels", "examples")}
         self.children: list[Child] = []
         self.settings: dict[str, object] = {
             "model.name": self.name,
@@ -150,7 +152,11 @@ class World:
 
     def create_topics(self, partitions: int) -> None:
         small = ("metrics", "dead-letters")
-        new = [NewTopic(name, 1 if role in small else partitions, 1) for role, name in self.topics.items()]
+        new = [
+            NewTopic(name, 1 if role in small else partitions, 1)
+            for role, name in self.topics.items()
+            if name.startswith(self.name)
+        ]
         self._admin.create_topics(new)
 
     def env(self) -> dict[str, str]:
