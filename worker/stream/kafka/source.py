@@ -25,7 +25,7 @@ from worker.stream.records import Records, TopicPartition
 
 _CHECK_EVERY_S = 2.0  # how often positions are compared with end offsets, and topics with their ids
 _QUIET_S = 2.0  # a partition that moved since then needs no comparison
-_GONE_S = 5.0  # a broker that has just started may not know its topics yet
+_GONE_S = 3.0  # a broker that has just started may not know its topics yet
 _ANSWER_MS = 5_000  # how long a question to the broker may take
 _CLOSE_MS = 3_000
 
@@ -34,7 +34,7 @@ class KafkaSource:
     """See `Source`. Raises `Transient` when no broker answers, `ConfigError` when Kafka refuses the connection.
 
     `problem` says in one line why nothing comes, or is None. `rebalances`, `refused_acknowledgements`, `reopened`
-    (by the watchdog) and `mended` (by the guards) count; `lost_offsets` tells, after `OffsetsLost`, how many offsets
+    (by the watchdog) and `joined_again` (by a guard) count; `lost_offsets` tells, after `OffsetsLost`, how many offsets
     of which partition are gone.
     """
 
@@ -64,7 +64,7 @@ class KafkaSource:
         self._acknowledged.set()
         self.problem: str | None = None
         self.reopened = 0
-        self.mended = 0
+        self.joined_again = 0
         self.rebalances = 0
         self.refused_acknowledgements = 0
         self.lost_offsets: dict[TopicPartition, int] = {}
@@ -81,9 +81,8 @@ class KafkaSource:
             return []
         self._consumer = consumer
         self._settle(consumer)
-        for name in guards.repair(consumer):
-            self.mended += 1
-            self._log.warning("kafka_client_mended", what=name)
+        if guards.join_again(consumer):
+            self.joined_again += 1
         with translated("reading from Kafka"):
             try:
                 fetched = consumer.poll(round(timeout_s * 1000), max_records=self._config.max_poll_records)
