@@ -171,6 +171,33 @@ def test_c23_a_value_of_the_wrong_type_is_refused_never_guessed(x1: str, reason:
     assert reasons(decode([value, feature(x1=1)])) == {0: reason}
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        r'"id":"a\u003ab","ts":TS,"features":{"x1":1,"x1":2}',
+        r'"id":"a","ts":TS,"features":{"a\u003ab":1,"x1":1,"x1":2}',
+        r'"id":"a","ts":TS,"features":{"a:b":1,"a:b":1}',
+        r'"id":"a","ts":TS,"features":{"c":"\u003a","c":"x"}',
+        r'"id":"a","ts":TS,"features":{"c":"u:a","c":"x"}',
+        r'"id":"a","ts":TS,"features":{"x1":1,"x1":null}',
+        r'"id":"a","id":"a","ts":TS,"features":{}',
+        r'"id":"a","ts":TS,"features":{"x1":1},"features":{}',
+        r'"id":"a","ts":TS,"ts":TS,"features":{}',
+    ],
+)
+def test_c23_no_key_is_taken_twice_however_colons_are_written(members: str) -> None:
+    spec = Spec((Feature("x1"), Feature("a:b"), Feature("c", "categorical")))
+    value = "{" + members.replace("TS", str(NOW)) + "}"
+    assert reasons(decode([value.encode()], spec)) == {0: "duplicate_key"}
+
+
+@pytest.mark.parametrize("max_abs", [1e3, 0.1, 1e12, 2.0**53])
+def test_a_number_may_be_as_large_as_its_bound_and_not_one_bit_larger(max_abs: float) -> None:
+    spec = Spec((Feature("x1", max_abs=max_abs),))
+    values = [feature(x1=max_abs), feature(x1=-max_abs), feature(x1=float(np.nextafter(max_abs, np.inf)))]
+    assert reasons(decode(values, spec)) == {2: "out_of_range"}
+
+
 def test_c23_null_is_missing_and_never_zero_by_accident() -> None:
     [[x1, x2]] = dense(decode([feature(x1=None, x2=1)]))
     assert math.isnan(x1)

@@ -164,7 +164,7 @@ class EventRules:
                     return f"looks like {unit}, expected milliseconds since 1970"
             return "outside the years 2001 to 2100 in milliseconds since 1970"
         if timestamp >= 0 and number > timestamp + self._max_future_s * 1000:
-            return f"more than {self._max_future_s} s ahead of the record's own timestamp"
+            return f"more than {self._max_future_s:g} s ahead of the record's own timestamp"
         return None
 
     def _row(self, features: object, refusals: list[Refusal]) -> bytes:

@@ -130,7 +130,7 @@ def _event_struct(rows: TypedRows | None, *, has_label: bool, binary: bool) -> t
     return msgspec.defstruct("Event", fields, gc=False)
 
 
-def _too_far_ahead(times: list[int], timestamps: Sequence[int], limit_ms: int) -> Bools:
+def _too_far_ahead(times: list[int], timestamps: Sequence[int], limit_ms: float) -> Bools:
     own = np.array(timestamps, np.int64)
     return (own >= 0) & (np.array(times, np.int64) > own + limit_ms)
 

@@ -59,7 +59,7 @@ class TypedRows:
             rename={field: f.name for field, f in zip(_field_names(spec), features, strict=True)},
             gc=False,
         )
-        self.plain_names = not any(":" in f.name for f in features)
+        self._plain_names = not any(":" in f.name for f in features)
         self._name_colons = [f.name.count(":") for f in features]
         self._format = RowFormat(spec)
         self._tables = [BucketTable(f) for f in spec.categorical]
@@ -88,7 +88,7 @@ class TypedRows:
     def colons_in_strings(self, values: Values) -> int:
         """Return the colons that one event's features hold inside names and strings, as decoded."""
         colons = sum(v.count(":") for v in values[self._format.numeric_count :] if isinstance(v, str))
-        if self.plain_names:
+        if self._plain_names:
             return colons
         return colons + sum(n for v, n in zip(values, self._name_colons, strict=True) if not _is_absent(v))
 
