@@ -123,6 +123,13 @@ def send_events(bootstrap: str) -> None:
     producer.close()
 
 
+def panels() -> Iterator[tuple[str, str]]:
+    """Yield what the dashboard asks, with its variables filled in."""
+    for panel in json.loads((ROOT / "ops/grafana/dashboards/gradstream.json").read_text())["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"].replace("$worker", ".*").replace("$__rate_interval", "1m")
+
+
 def test_the_file_is_valid_with_all_profiles_and_grafana_is_optional() -> None:
     def config(*profiles: str) -> dict[str, dict[str, object]]:
         done = run("docker", "compose", *profiles, "config", "--format", "json")
@@ -150,7 +157,7 @@ def test_prometheus_accepts_its_configuration_and_every_alert_passes_its_cases()
 
 
 def test_a_worker_in_the_stack_learns_what_a_producer_on_the_host_sends(stack: Stack) -> None:
-    """Joined examples are learned, Prometheus sees them, and the worker ends well when asked to."""
+    """Joined examples are learned, every panel of the dashboard has data, and the worker ends well when asked to."""
     send_events(f"localhost:{stack.kafka}")
 
     def value(name: str) -> float:
@@ -170,6 +177,13 @@ def test_a_worker_in_the_stack_learns_what_a_producer_on_the_host_sends(stack: S
         "redis": "healthy",
         "prometheus": "healthy",
     }
+    for title, expression in panels():
+        found = functools.partial(stack.ask_prometheus, expression)
+        if "skipped_offsets" in expression:  # has no series until offsets are lost
+            assert found() == [], title
+        else:
+            wait_until(lambda found=found: bool(found()), 60)  # type: ignore[misc]
+
     assert stack.services()["init"]["ExitCode"] == 0
     assert stack.compose("exec", "--no-TTY", "worker", "id", "--user").strip() == "10001"
 

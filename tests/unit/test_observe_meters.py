@@ -102,6 +102,13 @@ def test_a_turn_is_counted_by_batch_and_row(meters: Meters) -> None:
     assert value(meters, "gradstream_learning_rate") == 0.1
 
 
+def test_a_turn_without_rows_leaves_what_was_last_learned(meters: Meters) -> None:
+    meters.step(report())
+    meters.step(Report([], [], [], [], [], 0.01, 2.0, 0.0, []))
+    assert value(meters, "gradstream_update_ratio") == 0.001
+    assert value(meters, "gradstream_loss") == 0.5
+
+
 def test_values_that_are_not_finite_never_reach_a_sum(meters: Meters) -> None:
     meters.step(report([0.5, math.nan], [0.0, math.inf]))
     meters.step(report([0.4], [1e12]))

@@ -108,8 +108,9 @@ class Meters:
             self._tallies[c.GRAD_NORM.name].add(norms)
             if norms.size:
                 self._set(c.GRAD_NORM_LAST, float(norms[-1]))
-            self._last(c.WEIGHT_NORM, (report.weight_norm,), "weight_norm")
-            self._last(c.UPDATE_RATIO, (report.update_ratio,), "update_ratio")
+            if told:  # a turn that only moved positions says nothing of the weights
+                self._last(c.WEIGHT_NORM, (report.weight_norm,), "weight_norm")
+                self._last(c.UPDATE_RATIO, (report.update_ratio,), "update_ratio")
             self._last(c.LEARNING_RATE, (report.learning_rate,), "learning_rate")
 
     def commit(self, seconds: float, conflicts: int, state_version: int, state_bytes: int) -> None:
