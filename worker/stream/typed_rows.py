@@ -97,7 +97,8 @@ class TypedRows:
             return self._pack_all(tuples)
         except struct.error:  # a null among the numbers of some event
             d = self._format.numeric_count
-            return self._pack_all([(*map(_nan_for_null, t[:d]), *t[d:]) if None in t[:d] else t for t in tuples])
+            nan = math.nan
+            return self._pack_all([(*[nan if v is None else v for v in t[:d]], *t[d:]) for t in tuples])
 
     def _pack_all(self, tuples: list[Values]) -> list[bytes]:
         pack, tables, d = self._format.pack, self._tables, self._format.numeric_count
@@ -109,10 +110,6 @@ class TypedRows:
         numbers = dense.copy()
         numbers[self._zero] = np.nan_to_num(numbers[self._zero], nan=0.0)
         return self._format.pack(*numbers.tolist(), *buckets.tolist())
-
-
-def _nan_for_null(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _is_absent(value: object) -> bool:
