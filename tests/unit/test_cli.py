@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -252,3 +253,17 @@ def test_init_says_where_it_can_not_write(capsys: pytest.CaptureFixture[str]) ->
     code, line = failed(capsys, ["init", "--no-topics", "--config", "absent/folder/my.toml"])
     assert code == 2
     assert "absent/folder/my.toml" in line
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in (["state"], ["dead-letters"])], ids=" ".join)
+def test_the_page_about_commands_has_every_option(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert run([*command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    options = re.findall(r"^  (--[a-z-]+)", shown, re.MULTILINE)
+    assert "--help" in options
+    part = page.partition(f"\n## {' '.join(command)}\n")[2].partition("\n## ")[0]
+    shared = page.partition("\n## What all of them share\n")[2].partition("\n## ")[0]
+    assert [option for option in options if option not in part + shared] == []
+    for example in re.findall(r"^    (gradstream .*)", shown, re.MULTILINE):
+        assert example in part
