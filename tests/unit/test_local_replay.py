@@ -44,8 +44,8 @@ class Waits(threading.Event):
         return self.is_set()
 
 
-def plan(speed: float = 0, watermark: int = -1) -> Plan:
-    return Plan(EVENTS, TOPICS, speed, watermark)  # type: ignore[arg-type]
+def plan(speed: float = 0, watermark: int = -1, mark_every: int = 0) -> Plan:
+    return Plan(EVENTS, TOPICS, speed, watermark, mark_every)  # type: ignore[arg-type]
 
 
 def test_events_go_to_the_topic_of_their_role_with_their_key_and_in_order() -> None:
@@ -62,8 +62,18 @@ def test_a_watermark_goes_to_every_partition_of_both_topics_after_all_events_hav
         ("f", None, 0), ("f", None, 1), ("l", None, 0), ("l", None, 1)
     ]  # fmt: skip
     assert all(json.loads(value) == {"watermark": 999} for _, _, value, _ in pipe.sent[3:])
-    assert pipe.flushed_at == [3, 7]
+    assert pipe.flushed_at[:2] == [3, 7]
     assert replay.sent == replay.total == 7
+
+
+def test_watermarks_on_the_way_carry_the_event_time_reached_and_are_batches_of_their_own() -> None:
+    pipe = Pipe()
+    replay = Replay(plan(watermark=999_999, mark_every=2), pipe, threading.Event())
+    assert replay.run()
+    marks = [(i, json.loads(value)["watermark"]) for i, (_, key, value, _) in enumerate(pipe.sent) if key is None]
+    assert marks == [(i, 61_000) for i in (2, 3, 4, 5)] + [(i, 999_999) for i in (7, 8, 9, 10)]
+    assert {2, 6, 7, 11} <= set(pipe.flushed_at)
+    assert (replay.marks, replay.sent, replay.total) == (8, 11, 11)
 
 
 def test_time_between_events_is_divided_by_the_speed() -> None:

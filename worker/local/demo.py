@@ -81,10 +81,10 @@ def _play(stage: ExitStack, place: Place, speed: float, *, once: bool, json_outp
 def _sending(stage: ExitStack, place: Place, speed: float, stop: threading.Event) -> Sending:
     stream = place.settings.stream
     flights = events()
-    producer = EventProducer(quick_kafka_config(place.settings), single=place.single)
+    producer = EventProducer(quick_kafka_config(place.settings))
     stage.callback(producer.close)
     topics = {"features": stream.features_topic, "labels": stream.labels_topic}
-    plan = Plan(flights, topics, speed, closing_watermark(flights))  # type: ignore[arg-type]
+    plan = Plan(flights, topics, speed, closing_watermark(flights), place.mark_every)  # type: ignore[arg-type]
     return Sending(Replay(plan, producer, stop))
 
 
@@ -96,7 +96,7 @@ def _complete(scene: Scene, place: Place, refusals: Refusals) -> Scene:
 def _conclude(place: Place, last: Scene, seconds: float, *, json_output: bool) -> None:
     """Print the result as it is in the state store; raise when its books do not balance."""
     refused = Refusals(place.settings).by_reason(last.now.outcomes.get("dead_lettered", 0))
-    document = result_document(place.settings, refused, sent=last.total, seconds=seconds)
+    document = result_document(place.settings, last.now.lags, refused, sent=last.total, seconds=seconds)
     if json_output:
         print_json(document)
     else:

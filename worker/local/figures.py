@@ -34,13 +34,17 @@ class Figures:
     pending: Mapping[str, int] = field(default_factory=dict)
     evaluation: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (metric, window)
     values: Mapping[str, float] = field(default_factory=dict)  # plain gauges and counters, by name
-    lag: int | None = None
+    lags: Mapping[str, int] = field(default_factory=dict)  # by topic:partition
     health: str = "starting"
 
     @property
     def settled(self) -> int:
         """Records in a final column of the ledger: all but those that wait."""
         return sum(self.outcomes.values())
+
+    @property
+    def lag(self) -> int | None:
+        return sum(self.lags.values()) if self.lags else None
 
     @property
     def examples(self) -> int:
@@ -55,7 +59,8 @@ class Figures:
         pending: dict[str, int] = {}
         evaluation: dict[tuple[str, str], float] = {}
         values: dict[str, float] = {}
-        lag, health = None, "starting"
+        lags: dict[str, int] = {}
+        health = "starting"
         for name, labels, value in series(text):
             if name == c.EVENTS.name:
                 outcomes[labels["outcome"]] = outcomes.get(labels["outcome"], 0) + int(value)
@@ -64,14 +69,14 @@ class Figures:
             elif name == c.EVALUATION.name:
                 evaluation[labels["metric"], labels["window"]] = value
             elif name == c.LAG.name:
-                lag = (lag or 0) + int(value)
+                lags[f"{labels['topic']}:{labels['partition']}"] = int(value)
             elif name == c.HEALTH.name:
                 health = labels["state"] if value else health
             elif name == c.EXAMPLES.name:
                 values[name] = values.get(name, 0.0) + value
             elif name in _PLAIN:
                 values[name] = max(value, values.get(name, value))
-        return cls(outcomes, pending, evaluation, values, lag, health)
+        return cls(outcomes, pending, evaluation, values, lags, health)
 
 
 _PLAIN = {

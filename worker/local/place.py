@@ -20,6 +20,7 @@ from worker.stream.kafka.topics import TopicAdmin, check_topics
 
 # With the embedded broker the first join of a group takes half the session timeout.
 _SESSION_MS = 6_000
+_MARK_EVERY = 500
 _WORKER_GRACE_S = 12.0  # a worker ends within 10 s of SIGTERM, its last commit done
 _COMMAND = "import sys; from worker.cli import main; sys.exit(main())"
 
@@ -28,13 +29,13 @@ _COMMAND = "import sys; from worker.cli import main; sys.exit(main())"
 class Place:
     """`metrics_url` answers with the worker's figures. `worker`: the one that the demo started, None in the stack.
 
-    `single`: the broker needs each record in a batch of its own (see `EventProducer`).
+    `mark_every`: see `Plan`.
     """
 
     settings: Settings
     metrics_url: str
     shown: Mapping[str, str]
-    single: bool
+    mark_every: int
     worker: Child | None
 
 
@@ -67,7 +68,7 @@ def own_place(stage: ExitStack) -> Place:
         "worker's log": str(worker.log),
         "try": f"gradstream status --config {config}",
     }
-    return Place(settings, shown["metrics"], shown, single=True, worker=worker)
+    return Place(settings, shown["metrics"], shown, mark_every=_MARK_EVERY, worker=worker)
 
 
 def stack_place(stage: ExitStack) -> Place:
@@ -93,7 +94,7 @@ def stack_place(stage: ExitStack) -> Place:
     shown = {"Kafka": kafka, "Redis": redis, "Prometheus": prometheus, "try": f"gradstream status --config {config}"}
     # Everything that it has scraped of the workers, in the text format in which they told it.
     url = f"{prometheus}/federate?match[]=%7B__name__%3D~%22gradstream_.%2B%22%7D"
-    return Place(settings, url, shown, single=False, worker=None)
+    return Place(settings, url, shown, mark_every=0, worker=None)
 
 
 def _made(folder: Path) -> Path:

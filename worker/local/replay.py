@@ -30,12 +30,17 @@ class Plan:
 
     `watermark` is sent to every partition of both topics when all events are: what still waits for a partner then
     expires, so that a replay ends with nothing pending. -1: none.
+    `mark_every`: after so many events a watermark record with the event time reached goes to every partition, once all
+    before it has arrived. 0: none. A producer with pauses would do so to keep clocks moving; here they also are the
+    last batches of their partitions, and single: the embedded broker's answer to "where does the log end" is the
+    offset after the first record of the last batch.
     """
 
     events: Sequence[Event]
     topics: Mapping[Role, str]
     speed: float
     watermark: int = -1
+    mark_every: int = 0
 
 
 class Replay:
@@ -59,30 +64,37 @@ class Replay:
     @property
     def total(self) -> int:
         """Records that a whole run sends, watermarks included."""
-        marks = sum(map(len, self._partitions.values())) if self._plan.watermark >= 0 else 0
-        return len(self._plan.events) + marks
+        return len(self._plan.events) + self.marks
+
+    @property
+    def marks(self) -> int:
+        """Watermark records that a whole run sends."""
+        rounds = len(self._plan.events) // self._plan.mark_every if self._plan.mark_every else 0
+        return (rounds + (self._plan.watermark >= 0)) * sum(map(len, self._partitions.values()))
 
     def run(self) -> bool:
         """Send everything; False when `stop` was set before the end. Raises `Transient` when Kafka does not take it."""
-        start, first_ts = self._clock(), self._plan.events[0].ts if self._plan.events else 0
-        for event in self._plan.events:
-            if self._plan.speed:
-                due = start + (event.ts - first_ts) / 1000 / self._plan.speed
+        plan, start = self._plan, self._clock()
+        for number, event in enumerate(plan.events, start=1):
+            if plan.speed:
+                due = start + (event.ts - plan.events[0].ts) / 1000 / plan.speed
                 self._stop.wait(max(0.0, due - self._clock()))
             if self._stop.is_set():
                 return False
-            self._producer.send(self._plan.topics[event.role], event.key, event.value)
+            self._producer.send(plan.topics[event.role], event.key, event.value)
             self.sent += 1
             self.event_ms = event.ts
-        # The watermarks close the windows of what was sent before, so all of that has to be there first.
+            if plan.mark_every and number % plan.mark_every == 0:
+                self._mark(event.ts)
+        if plan.watermark >= 0:
+            self._mark(plan.watermark)
         self._producer.flush()
-        self._close_windows()
         return True
 
-    def _close_windows(self) -> None:
-        if self._plan.watermark < 0:
-            return
-        value = json.dumps({"watermark": self._plan.watermark}).encode()
+    def _mark(self, watermark: int) -> None:
+        """Send a watermark record to every partition. All that it speaks of has to be there first."""
+        self._producer.flush()
+        value = json.dumps({"watermark": watermark}).encode()
         for topic, partitions in self._partitions.items():
             for partition in partitions:
                 self._producer.send(topic, None, value, partition)

@@ -11,11 +11,13 @@ from worker.settings import Settings
 from worker.state.store import Ledger
 
 
-def result_document(settings: Settings, refused: Mapping[str, int], *, sent: int, seconds: float) -> dict[str, Any]:
+def result_document(
+    settings: Settings, lag: Mapping[str, int], refused: Mapping[str, int], *, sent: int, seconds: float
+) -> dict[str, Any]:
     """Return what `demo --once --json` prints. `balanced` says whether every record is in one column of the ledger."""
     store = ready_store(settings)
     partitions = [stored.state for stored in store.partitions()]
-    document = status_document(settings.model.name, store.load(), partitions, store.workers(), None)
+    document = status_document(settings.model.name, store.load(), partitions, store.workers(), dict(lag))
     return document | {
         "sent": sent,
         "refused": dict(sorted(refused.items())),

@@ -15,17 +15,12 @@ from worker.stream.kafka.connection import KafkaConfig, client_arguments, opened
 
 
 class EventProducer:
-    """Sends records in order; what could not be delivered is told by the next `send` or `flush`.
+    """Sends records in order; what could not be delivered is told by the next `send` or `flush`."""
 
-    `single`: each record is a batch of its own. The embedded broker answers "where does the log end" with the offset
-    after the *first* record of the last batch: with single records that is the end.
-    """
-
-    def __init__(self, config: KafkaConfig, *, single: bool = False) -> None:
+    def __init__(self, config: KafkaConfig) -> None:
         self._failure: BaseException | None = None
         self._where = config.bootstrap_servers
-        batching = {"batch_size": 0} if single else {"linger_ms": 5}
-        arguments = client_arguments(config) | {"acks": "all", "metrics_enabled": False, **batching}
+        arguments = client_arguments(config) | {"acks": "all", "metrics_enabled": False, "linger_ms": 5}
         self._client: Any = opened(KafkaProducer, config, **arguments)
         guards.never_create_topics(self._client)
 
