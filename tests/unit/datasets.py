@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import hashlib
 import io
 import zipfile
 from pathlib import Path
@@ -76,3 +77,11 @@ def learned(rows: Examples, task: Task, hyper: Hyper) -> LearnerState:
     """Learn all rows in one call from the empty state."""
     model = spec(rows.dense.shape[1], task)
     return Learner(model, hyper)(initial_state(model), rows)[0]
+
+
+def digest(state: LearnerState) -> str:
+    """Return the SHA-256 of names and bytes of all arrays."""
+    total = hashlib.sha256()
+    for name in sorted(state.arrays):
+        total.update(name.encode() + np.ascontiguousarray(state.arrays[name]).tobytes())
+    return total.hexdigest()

@@ -4,7 +4,7 @@ Kept in the arrays `evaluation.…` of the state, so that it survives whatever t
 row in order: neither batches nor commits change a bit of them. Rows count once each, whatever their weight.
 
 `examples`, `positives`, `predicted_positives`, `true_positives`, `no_change_hits` int64 [1] · `loss_sum`,
-`prediction_sum` float64 [1] · `histogram` int64 [2, 1024]: scores of negatives and of positives (binary) ·
+`prediction_sum` float64 [1] · `histogram` int64 [2, 2048]: scores of negatives and of positives (binary) ·
 `absolute_sum`, `squared_sum`, `no_change_absolute_sum`, `no_change_squared_sum`, `label_shift`, `label_sum`,
 `label_square_sum` float64 [1] (regression) · `window_score`, `window_label` float64 [1001]: rings of the last rows, the
 one before the longest window included, for it is the no-change prediction of the first one inside.
@@ -26,7 +26,7 @@ Arrays = Mapping[str, Array]
 
 WINDOWS = (100, 1000)
 RING = max(WINDOWS) + 1
-BINS = 1024
+BINS = 2048
 LARGEST = float(np.finfo(np.float64).max)
 
 _COUNTS = ("positives", "predicted_positives", "true_positives", "no_change_hits")
@@ -64,12 +64,13 @@ def observe(arrays: Arrays, task: Task, score: Vector, loss: Vector, label: Vect
     known = _ring(old["window_label"], seen)[-1:]
     before = np.concatenate((known, label[:-1]))  # one shorter than `label` at the very first row
     follow = label[len(label) - len(before) :]
-    new = _binary(old, score, loss, label) if task == "binary" else _regression(old, score, loss, label)
-    if task == "binary":
-        new["no_change_hits"] = _counts(old["no_change_hits"]) + np.count_nonzero(before == follow)
-    else:
-        new["no_change_absolute_sum"] = _total(old["no_change_absolute_sum"], np.abs(follow - before))
-        new["no_change_squared_sum"] = _total(old["no_change_squared_sum"], np.square(follow - before))
+    with np.errstate(over="ignore"):  # sums are kept below infinity by `_total`
+        new = _binary(old, score, loss, label) if task == "binary" else _regression(old, score, loss, label)
+        if task == "binary":
+            new["no_change_hits"] = _counts(old["no_change_hits"]) + np.count_nonzero(before == follow)
+        else:
+            new["no_change_absolute_sum"] = _total(old["no_change_absolute_sum"], np.abs(follow - before))
+            new["no_change_squared_sum"] = _total(old["no_change_squared_sum"], np.square(follow - before))
     new["examples"] = _counts(old["examples"]) + n
     new["window_score"] = _turned(old["window_score"], seen, score)
     new["window_label"] = _turned(old["window_label"], seen, label)
@@ -116,9 +117,9 @@ def _regression(old: Arrays, score: Vector, loss: Vector, label: Vector) -> dict
 
 
 def _bin(score: Vector) -> npt.NDArray[np.int64]:
-    """Return the histogram cell of each logit: 0.003 wide around 0, 0.06 around 5, the last ones open beyond ±50."""
-    step = 2.0 * float(np.arcsinh(200.0)) / BINS
-    cell = np.floor(np.arcsinh(4.0 * score) / step) + BINS // 2
+    """Return the histogram cell of each logit: 0.007 wide around 0, 0.02 around ±5, the last ones open beyond ±30."""
+    step = 2.0 * float(np.arcsinh(15.0)) / BINS
+    cell = np.floor(np.arcsinh(0.5 * score) / step) + BINS // 2
     return np.asarray(np.minimum(np.maximum(cell, 0.0), BINS - 1.0), np.int64)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from worker.learn import evaluation
 from worker.learn.layout import Layout
-from worker.learn.minibatch import MiniBatch
+from worker.learn.minibatch import MiniBatch, warm_up
 from worker.learn.model import one_thread
 from worker.learn.rates import rates
 from worker.learn.sequential import Sequential
@@ -26,6 +26,8 @@ class Learner:
 
     def __init__(self, spec: Spec, hyper: Hyper) -> None:
         one_thread()
+        if spec.reduction != "sequential":
+            warm_up()
         self._rule = Rule(spec, hyper, Layout.of(spec))
 
     def __call__(self, state: LearnerState, examples: Examples) -> tuple[LearnerState, Report]:

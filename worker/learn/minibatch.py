@@ -17,6 +17,16 @@ from worker.learn.rates import rates
 from worker.learn.work import Rows, Rule, Trace, Work, finite
 
 
+def warm_up() -> None:
+    """Take an empty step: the first one of any optimizer makes torch load its compiler, which takes seconds.
+
+    At start that is a delay; inside the first turn it would hold up commits.
+    """
+    nothing = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    nothing.grad = torch.zeros(1, dtype=torch.float64)
+    torch.optim.SGD([nothing], lr=0.0).step()
+
+
 class MiniBatch:
     """The optimizer around the parameters of one call."""
 

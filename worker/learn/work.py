@@ -16,6 +16,8 @@ from worker.learn.state import LearnerState
 from worker.spec import Hyper, Spec
 from worker.stream.rows import Examples
 
+LARGEST_NUMBER = 1e150
+
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
@@ -70,7 +72,16 @@ class Rows:
 
     @classmethod
     def of(cls, examples: Examples, layout: Layout) -> "Rows":
-        return cls(examples.dense, examples.buckets + layout.offsets, examples.labels, examples.weights, 0)
+        return cls(_bounded(examples.dense), examples.buckets + layout.offsets, examples.labels, examples.weights, 0)
+
+
+def _bounded(dense: Matrix) -> Matrix:
+    """Return the numbers with inf for those whose square is not finite, so that the guard finds them.
+
+    The first value of a feature would pass: it has no deviation yet. All later ones would then deviate too far.
+    """
+    excessive = np.abs(dense) > LARGEST_NUMBER
+    return np.where(excessive, np.inf, dense) if excessive.any() else dense
 
 
 @dataclass(frozen=True, slots=True)
