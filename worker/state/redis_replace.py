@@ -97,14 +97,20 @@ def _read_previous(calls: Calls) -> tuple[bytes, bytes, dict[int, bytes]]:
         ("GET", keys.previous_state),
         ("HGETALL", keys.previous_partitions),
     )
-    kind, now, blob, old = calls.ask("read the previous state", lambda c: atomic(c, *reads, raise_on_error=False))
+    kind, now, blob, old = calls.ask(
+        "read the previous state", lambda c: atomic(c, keys.state, *reads, raise_on_error=False)
+    )
     # A commit touches a partition at least: without any, positions would stay ahead of the state and lose records.
-    if not isinstance(blob, bytes) or not isinstance(old, dict) or not old:
+    if not isinstance(blob, bytes) or not isinstance(old, list) or not old:
         raise StateMissing(
             f"there is no previous state under {keys.previous_state} in Redis {calls.link.place}; "
             "to begin again: `gradstream state reset --yes`"
         )
-    return now if kind == b"string" else b"", blob, {int(number): value for number, value in old.items()}
+    return (
+        now if kind == b"string" else b"",
+        blob,
+        {int(number): value for number, value in zip(old[::2], old[1::2], strict=True)},
+    )
 
 
 def _under_fresh_fence(calls: Calls, number: int, blob: bytes, version: Version) -> bytes:
