@@ -128,6 +128,14 @@ def is_stable(consumer: KafkaConsumer) -> bool:
     return bool(consumer._coordinator.state is MemberState.STABLE)  # noqa: SLF001
 
 
+def is_fenced(consumer: KafkaConsumer) -> bool:
+    """Say whether another member has taken this one's static id.
+
+    The client then stops its heartbeats and says nothing: it goes on reading what the other one reads as well.
+    """
+    return is_stable(consumer) and not consumer._coordinator._heartbeat_enabled  # noqa: SLF001
+
+
 def is_connected(consumer: KafkaConsumer) -> bool:
     """Say whether any connection to a broker stands."""
     connections = list(consumer._manager._conns.values())  # noqa: SLF001

@@ -84,6 +84,8 @@ class KafkaSource:
         if guards.join_again(consumer):
             self.joined_again += 1
         with translated("reading from Kafka"):
+            if guards.is_fenced(consumer):
+                raise errors.FencedInstanceIdError
             try:
                 fetched = consumer.poll(round(timeout_s * 1000), max_records=self._config.max_poll_records)
             except errors.OffsetOutOfRangeError as error:
