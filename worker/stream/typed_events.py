@@ -18,6 +18,8 @@ from worker.stream.typed_rows import Bools, Counts, TypedRows, Values
 
 # What a value raises that is no plain event: not JSON, another shape, null, nested without end.
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
+_COLON = ord(":")
+_BLOCK = 128
 
 
 @dataclass(slots=True)
@@ -51,8 +53,8 @@ class TypedDecoder:
 
     def decode(self, values: Sequence[bytes | None], timestamps: Sequence[int]) -> Typed:
         """Decode a chunk (at least one value). `timestamps` are the records' own in ms, negative where unknown."""
-        structs, colons = self._structs(values)
-        certain: Bools = colons >= 0
+        structs, plain = self._structs(values)
+        certain = plain.copy()
         times = [s.ts for s in structs]
         certain &= ~_too_far_ahead(times, timestamps, self._max_future_ms)
         ids = [s.id for s in structs]
@@ -60,25 +62,26 @@ class TypedDecoder:
         labels, weights, keys = self._labels(structs, certain)
         tuples, rows, present = self._features(structs, certain)
         keys += present
-        for i in np.flatnonzero(certain & (colons != keys)).tolist():
-            certain[i] = self._each_key_once(values[i], int(colons[i]), int(keys[i]), ids[i], tuples[i])
+        texts = [v for v, is_plain in zip(values, plain.tolist(), strict=True) if v is not None and is_plain]
+        if _colons(texts) != keys[plain].sum():  # else each text has as few as it can: see `_each_key_once`
+            for i in np.flatnonzero(certain).tolist():
+                certain[i] = self._each_key_once(values[i], int(keys[i]), ids[i], tuples[i])
         return Typed(certain, ids, times, rows, labels, weights)
 
-    def _structs(self, values: Sequence[bytes | None]) -> tuple[list[Any], Counts]:
-        """Return a struct and the number of colons of each value; a blank and -1 for what is no plain event."""
+    def _structs(self, values: Sequence[bytes | None]) -> tuple[list[Any], Bools]:
+        """Return a struct of each value, and which values are plain events (a blank struct stands for the others)."""
         limit = self._max_event_bytes
         if max(map(len, filter(None, values)), default=0) > limit:
             values = [v if v is not None and len(v) <= limit else None for v in values]
         structs: list[Any] = []
-        colons: list[int] = []
+        plain = np.ones(len(values), np.bool_)
         for value in values:
             try:
                 structs.append(self._decode(value))  # type: ignore[arg-type]
-                colons.append(value.count(b":"))  # type: ignore[union-attr]
             except _NOT_PLAIN:
+                plain[len(structs)] = False
                 structs.append(self._blank)
-                colons.append(-1)
-        return structs, np.array(colons, np.int64)
+        return structs, plain
 
     def _labels(self, structs: list[Any], certain: Bools) -> tuple[list[float], list[float], Counts]:
         """Return labels, weights, and the number of keys outside the features."""
@@ -98,14 +101,18 @@ class TypedDecoder:
             return [()] * len(structs), [], np.zeros(len(structs), np.int64)
         return self._rows.read([s.features for s in structs], certain)
 
-    def _each_key_once(self, raw: bytes | None, colons: int, keys: int, id_: str, values: Values) -> bool:
+    def _each_key_once(self, raw: bytes | None, keys: int, id_: str, values: Values) -> bool:
         """Say whether an event certainly holds no key twice (structs keep the last one in silence).
 
         Each key takes a colon that can not be escaped, so a text with exactly as many colons as distinct keys
         holds no key twice, no unknown key, and no colon in a string. Without any escape the colons in strings can
         be counted as well. `keys` takes null for absent, which errs on the safe side: it can only be too small.
+        No text can have fewer colons than keys, so if a whole chunk has no more, each of its texts has no more.
         """
         assert raw is not None
+        colons = raw.count(b":")
+        if colons == keys:
+            return True
         unescaped = b"\\" not in raw
         in_strings = id_.count(":")
         if unescaped and colons == keys + in_strings:  # ids with colons are common
@@ -128,6 +135,15 @@ def _event_struct(rows: TypedRows | None, *, has_label: bool, binary: bool) -> t
         fields.append(("label", bool | float if binary else float))
         fields.append(("weight", Annotated[float, Meta(gt=0)] | UnsetType, UNSET))
     return msgspec.defstruct("Event", fields, gc=False)
+
+
+def _colons(texts: list[bytes]) -> int:
+    """Count the colons of all texts at the speed of memory, in blocks that stay in the cache.
+
+    `bytes.count` takes three times as long where there are many.
+    """
+    blocks = (b"".join(texts[i : i + _BLOCK]) for i in range(0, len(texts), _BLOCK))
+    return sum(int(np.count_nonzero(np.frombuffer(block, np.uint8) == _COLON)) for block in blocks)
 
 
 def _too_far_ahead(times: list[int], timestamps: Sequence[int], limit_ms: float) -> Bools:
