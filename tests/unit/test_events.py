@@ -140,6 +140,9 @@ def test_an_event_may_lie_ahead_of_its_own_record_by_the_bound_and_no_more() -> 
     unknown = Decoder(TWO, "features").decode(records(values, timestamps=[-1] * 3))
     assert not unknown.refusals
     assert not Decoder(TWO, "features", max_future_s=3601).decode(records(values)).refusals
+    for bound in (0.0006, 0.0015):  # parts of a millisecond are not rounded in the event's favour
+        near = [feature("e-1", NOW + int(bound * 1000)), feature("e-1", NOW + int(bound * 1000) + 1)]
+        assert reasons(Decoder(TWO, "features", max_future_s=bound).decode(records(near))) == {1: "bad_timestamp"}
 
 
 def test_c21_literals_that_are_not_json_take_down_their_own_record_only() -> None:

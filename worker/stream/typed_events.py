@@ -4,6 +4,7 @@ It accepts only what the rules of `event_rules` accept for certain, with the sam
 rest: it never refuses. Columns, not events: no Python object is made per event beside the struct and its row.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -45,7 +46,7 @@ class TypedDecoder:
         self._has_label = role != "features"
         self._binary = spec.task == "binary"
         self._max_event_bytes = max_event_bytes
-        self._max_future_ms = round(max_future_s * 1000)
+        self._max_future_ms = math.floor(max_future_s * 1000)
         event = _event_struct(self._rows, has_label=self._has_label, binary=self._binary)
         self._keys = len(event.__struct_fields__) - self._has_label  # without the optional weight
         self._decode = msgspec.json.Decoder(event).decode
@@ -146,7 +147,7 @@ def _colons(texts: list[bytes]) -> int:
     return sum(int(np.count_nonzero(np.frombuffer(block, np.uint8) == _COLON)) for block in blocks)
 
 
-def _too_far_ahead(times: list[int], timestamps: Sequence[int], limit_ms: float) -> Bools:
+def _too_far_ahead(times: list[int], timestamps: Sequence[int], limit_ms: int) -> Bools:
     own = np.array(timestamps, np.int64)
     return (own >= 0) & (np.array(times, np.int64) > own + limit_ms)
 
