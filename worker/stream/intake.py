@@ -283,11 +283,14 @@ class Intake:
 
     def _consumed(self) -> Consumed:
         order = np.concatenate([np.empty(0, np.uint16), *self._order])
+        codes = order & (MARK - 1)
         # Codes of dropped partitions are left out: who replays this need not own them.
-        used, codes = np.unique(order & (MARK - 1), return_inverse=True)
-        numbered = [(lane.source.topic, lane.source.partition, first) for lane, (_, first) in self._codes.items()]
-        sources = tuple(numbered[code] for code in used.tolist())
-        packed = (codes.astype("<u2") | (order & MARK)).tobytes()
+        used = np.flatnonzero(np.bincount(codes, minlength=len(self._codes)))
+        renumber = np.zeros(len(self._codes), np.uint16)
+        renumber[used] = np.arange(len(used))
+        named = [(lane.source.topic, lane.source.partition, first) for lane, (_, first) in self._codes.items()]
+        sources = tuple(named[code] for code in used.tolist())
+        packed = (renumber[codes] | (order & MARK)).astype("<u2").tobytes()
         return Consumed(sources, zlib.compress(packed, 1), len(order))
 
 
