@@ -136,12 +136,15 @@ def test_a_server_that_is_not_there_is_named(open_store: Callable[[str], RedisSt
     assert "hunter2" not in f"{caught.value} {again.value}"
 
 
+DOCUMENTED_RIGHTS = "~gradstream:* +@read +@write +@scripting +@transaction +info +ping +time +type +config|get"
+
+
 def test_a_wrong_password_is_a_setting_to_mend_and_is_not_shown(
     open_store: Callable[[str], RedisStore], start_redis: Callable[..., RedisServer], model: str, links: list[Link]
 ) -> None:
     server = start_redis("--appendonly", "no")
     with redis.Redis.from_url(server.url) as raw:
-        raw.acl_setuser("trainer", enabled=True, passwords=["+opensesame"], categories=["+@all"], keys=["gradstream:*"])
+        raw.execute_command("ACL", "SETUSER", "trainer", "on", ">opensesame", *DOCUMENTED_RIGHTS.split())
         raw.acl_setuser(
             "narrow", enabled=True, passwords=["+opensesame"], commands=["+get", "+ping", "+getrange"], keys=["*"]
         )
@@ -154,7 +157,16 @@ def test_a_wrong_password_is_a_setting_to_mend_and_is_not_shown(
     links.append(connect(f"redis://trainer:hunter2@{address}", password="opensesame"))
     right = RedisStore(links[-1], model)
     right.wait_until_ready(5)
-    assert right.create(checkpoint(), entry("init")), "the password of the settings beats the one in the url"
+    base = checkpoint()
+    assert right.create(base, entry("init")), "the password of the settings beats the one in the url"
+    fence = right.claim(0, Fence(""), partition(0))
+    assert fence is not None
+    assert isinstance(right.commit(commit_on(base, {0: fence})), Committed)
+    right.announce("w", {}, 60)
+    assert (len(right.workers()), len(list(right.partitions())), len(list(right.commit_log()))) == (1, 1, 2)
+    assert right.check_server() != []
+    right.restore_previous(entry("restore"))
+    right.reset(checkpoint(), entry("reset"))
 
     links.append(connect(f"redis://{address}", username="narrow", password="opensesame"))
     narrow = RedisStore(links[-1], model)

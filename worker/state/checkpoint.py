@@ -1,23 +1,22 @@
 """A model state and a partition state as bytes. Pure: no store, no clock, no torch, and never a pickle.
 
 Bytes that come back are not trusted: every one of them is covered by a checksum, and each blob says whose it is.
+The checksum is BLAKE3: as strong as SHA-256, which alone took half of a commit (0.55, not 0.15 ms, at 800 KB).
 
 State blob, in order:
   prefix (160 bytes of ASCII, fields padded with spaces)
     0   16  magic      `GRADSTREAM1`
     16  64  version    `number:nonce`; magic and version together are the identity that a commit compares
     80  16  length of the header in bytes
-    96  64  SHA-256 (hex) of the 96 bytes before it and the header
+    96  64  BLAKE3 (hex) of the 96 bytes before it and the header
   header    JSON: format, model, version, spec, kernel, partitions, digest
-  payload   safetensors; `digest` in the header is its SHA-256, so the payload is read only once for both purposes
+  payload   safetensors; `digest` in the header is its BLAKE3, so the payload is read only once for both purposes
 
 Partition blob, in order:
-  prefix (144 bytes): magic `GRADSTREAM1 PART` (16) · fence (64) · SHA-256 (hex, 64) of those 80 bytes and the body
+  prefix (144 bytes): magic `GRADSTREAM1 PART` (16) · fence (64) · BLAKE3 (hex, 64) of those 80 bytes and the body
   body      msgpack of (model, PartitionState)
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from typing import cast
@@ -26,6 +25,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import safetensors
+from blake3 import blake3
 from safetensors.numpy import load as load_tensors
 
 from worker.errors import StateCorrupted
@@ -42,18 +42,19 @@ _PARTITION_PREFIX = 144
 _MOST_BYTES = 500 * 1024 * 1024  # Redis takes strings of up to 512 MB
 _RESTORE = "put the commit before back with `gradstream state restore --previous`"
 
+# numpy's own name of a little-endian type, because the readable one is worked out anew each time (2 µs)
 _DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
+    "<f8": "F64",
+    "<f4": "F32",
+    "<i8": "I64",
+    "<i4": "I32",
+    "<i2": "I16",
+    "|i1": "I8",
+    "<u8": "U64",
+    "<u4": "U32",
+    "<u2": "U16",
+    "|u1": "U8",
+    "|b1": "BOOL",
 }
 
 
@@ -104,8 +105,8 @@ def fence_after(commit: Commit) -> Fence:
 
 
 def digest(learner: LearnerState) -> str:
-    """Return the SHA-256 (hex) of the arrays as safetensors, names sorted: what is learned, whatever its version."""
-    hasher = hashlib.sha256()
+    """Return the BLAKE3 (hex) of the arrays as safetensors, names sorted: what is learned, whatever its version."""
+    hasher = blake3()
     for piece in _tensor_pieces(learner.arrays):
         hasher.update(piece)
     return hasher.hexdigest()
@@ -114,7 +115,7 @@ def digest(learner: LearnerState) -> str:
 def encode(checkpoint: Checkpoint, model: str) -> tuple[bytes, str]:
     """Return (state blob, digest of its arrays). Raises `NotStorable`."""
     pieces = _tensor_pieces(checkpoint.learner.arrays)
-    hasher = hashlib.sha256()
+    hasher = blake3()
     for piece in pieces:
         hasher.update(piece)
     header = msgspec.json.encode(
@@ -129,7 +130,7 @@ def encode(checkpoint: Checkpoint, model: str) -> tuple[bytes, str]:
         )
     )
     start = state_identity(checkpoint.version) + _padded(str(len(header)), 16)
-    checksum = hashlib.sha256(start + header).hexdigest().encode()
+    checksum = blake3(start + header).hexdigest().encode()
     blob = b"".join((start, checksum, header, *pieces))
     if len(blob) > _MOST_BYTES:
         raise NotStorable(f"the state of {model} is {len(blob)} bytes, the limit is {_MOST_BYTES}")
@@ -145,7 +146,7 @@ def decode(blob: bytes, model: str, key: str | None = None) -> Checkpoint:
         raise _corrupted(key, f"its format is {header.format}, this program reads {FORMAT}")
     if header.model != model:
         raise _corrupted(key, f"it is the state of model {header.model!r}, not of {model!r}")
-    if header.version != str(version) or hashlib.sha256(payload).hexdigest() != header.digest:
+    if header.version != str(version) or blake3(payload).hexdigest() != header.digest:
         raise _corrupted(key, "its checksum does not match")
     try:
         arrays = cast("dict[str, npt.NDArray[np.generic]]", load_tensors(payload))
@@ -160,7 +161,7 @@ def encode_partition(state: PartitionState, fence: Fence, model: str) -> bytes:
     if not start:
         raise NotStorable(f"partition {state.partition} of {model} has no fence")
     body = _write_body((model, state))
-    return start + hashlib.sha256(start + body).hexdigest().encode() + body
+    return start + blake3(start + body).hexdigest().encode() + body
 
 
 def decode_partition(blob: bytes, model: str, partition: int, key: str | None = None) -> StoredPartition:
@@ -169,7 +170,7 @@ def decode_partition(blob: bytes, model: str, partition: int, key: str | None = 
     start, checksum, body = blob[:IDENTITY_BYTES], blob[IDENTITY_BYTES:_PARTITION_PREFIX], blob[_PARTITION_PREFIX:]
     if start[:16] != PARTITION_MAGIC:
         raise _corrupted(key, "it does not begin like a partition of Gradstream")
-    if hashlib.sha256(start + body).hexdigest().encode() != checksum:
+    if blake3(start + body).hexdigest().encode() != checksum:
         raise _corrupted(key, "its checksum does not match")
     try:
         owner, state = _read_body(body)
@@ -197,7 +198,7 @@ def _split_state(blob: bytes, key: str) -> tuple[_Header, bytes]:
         raise _corrupted(key, "it is cut short or was overwritten")
     end = _STATE_PREFIX + int(length)
     header = blob[_STATE_PREFIX:end]
-    if hashlib.sha256(blob[:96] + header).hexdigest().encode() != blob[96:_STATE_PREFIX]:
+    if blake3(blob[:96] + header).hexdigest().encode() != blob[96:_STATE_PREFIX]:
         raise _corrupted(key, "its checksum does not match")
     try:
         return _read_header(header), blob[end:]
@@ -210,7 +211,7 @@ def _plain(name: str, value: object) -> npt.NDArray[np.generic]:
     array = np.asarray(value, order="C")
     if array.dtype.byteorder == ">":
         array = array.astype(array.dtype.newbyteorder("<"))
-    if array.dtype.name not in _DTYPES:
+    if array.dtype.str not in _DTYPES:
         raise NotStorable(f"array {name} has type {array.dtype}, which a state can not hold")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise NotStorable(f"array {name} is not finite: a state that is not finite is never committed")
@@ -230,11 +231,11 @@ def _tensor_pieces(arrays: Mapping[str, object]) -> list[bytes | memoryview]:
         array = _plain(name, arrays[name])
         start, end = end, end + array.nbytes
         table[name] = {
-            "dtype": _DTYPES[array.dtype.name],
+            "dtype": _DTYPES[array.dtype.str],
             "shape": list(array.shape),
             "data_offsets": [start, end],
         }
         pieces.append(array.reshape(-1).view(np.uint8).data if array.nbytes else b"")
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    text = msgspec.json.encode(table)
     text = text.ljust(8 * math.ceil(len(text) / 8))
     return [len(text).to_bytes(8, "little"), text, *pieces]
