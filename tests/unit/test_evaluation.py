@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.datasets import bananas, elec2, learned, phishing, spec
 from worker.learn import evaluation
 from worker.learn.evaluation import summary
+from worker.learn.health import STATES
 from worker.learn.learner import Learner
 from worker.learn.loss import losses
 from worker.learn.measures import auc, binned_auc
@@ -185,6 +187,13 @@ def test_parameters_go_by_the_names_of_their_features() -> None:
         "hour": {"mean": None, "std": None, "count": 0},
     }
     json.dumps(shown, allow_nan=False)
+
+
+def test_the_page_on_learning_explains_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "learning.md").read_text()
+    figures = summary(initial_state(spec(1)), "binary")
+    keys = {*figures, *window(figures, 100), *STATES} - {"windows"}
+    assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
 
 
 def test_showing_a_state_needs_no_torch() -> None:

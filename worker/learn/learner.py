@@ -12,7 +12,7 @@ from worker.learn.layout import Layout
 from worker.learn.minibatch import MiniBatch, warm_up
 from worker.learn.model import one_thread
 from worker.learn.rates import rates
-from worker.learn.sequential import Sequential
+from worker.learn.sequential import Desk, Sequential
 from worker.learn.state import LearnerState, Report
 from worker.learn.work import Rows, Rule, Trace, Vector, Work
 from worker.spec import Hyper, Spec
@@ -29,6 +29,7 @@ class Learner:
         if spec.reduction != "sequential":
             warm_up()
         self._rule = Rule(spec, hyper, Layout.of(spec))
+        self._desks: dict[int, Desk] = {}
 
     def __call__(self, state: LearnerState, examples: Examples) -> tuple[LearnerState, Report]:
         """Predict, then learn, every row in order; batches are cut every `batch_size` rows from the first.
@@ -44,8 +45,11 @@ class Learner:
             return after, _report(self._rule, state, work, trace, examples.weights)
 
     def _run(self, work: Work, rows: Rows, trace: Trace) -> None:
-        kind = Sequential if self._rule.spec.reduction == "sequential" else MiniBatch
-        batches = kind(self._rule, work, trace)
+        batches = (
+            Sequential(self._rule, work, trace, self._desks)
+            if self._rule.spec.reduction == "sequential"
+            else MiniBatch(self._rule, work, trace)
+        )
         for low in range(0, len(rows), self._rule.hyper.batch_size):
             batches.step(rows[low : low + self._rule.hyper.batch_size])
 
@@ -108,4 +112,8 @@ def _sums(values: Vector, cuts: npt.NDArray[np.int64]) -> Vector:
 
 
 def _length(vector: Vector) -> float:
-    return float(np.sqrt(vector.dot(vector)))
+    plain = float(np.sqrt(vector.dot(vector)))
+    if np.isfinite(plain):
+        return plain
+    largest = float(np.abs(vector).max())  # finite values, of which the squares are not
+    return largest * float(np.sqrt(np.square(vector / largest).sum()))

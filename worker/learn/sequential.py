@@ -30,7 +30,7 @@ _EARLIER = np.tril(np.ones((BLOCK, BLOCK)), -1)
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Memory for blocks of n rows, kept over a call: torch's own, aligned, so that products repeat bit for bit.
+    """Memory for blocks of n rows, used again and again: torch's own, aligned, so that products repeat bit for bit.
 
     `left` [2n, d]: l_i, first as predicted, then as learned; `right` [n, d]: r_j; `influence` [2n, n]: by how much a
     unit gradient of row j lowers the scores of row i; `start` [2n]: scores without the block; `clipped` [n]: gradients;
@@ -69,11 +69,12 @@ class Desk:
 class Sequential:
     """The rule over one call."""
 
-    def __init__(self, rule: Rule, work: Work, trace: Trace) -> None:
+    def __init__(self, rule: Rule, work: Work, trace: Trace, desks: dict[int, Desk]) -> None:
+        """Learn on `work` and note in `trace`. `desks` keeps memory by block size from call to call, and no values."""
         self._rule = rule
         self._work = work
         self._trace = trace
-        self._desks: dict[int, Desk] = {}
+        self._desks = desks
 
     def step(self, rows: Rows) -> None:
         """Learn one batch, in blocks counted from its first row, so that the batch alone decides every rounding.
