@@ -74,7 +74,9 @@ class EmbeddedBroker:
             return [str(binary), "broker", *listen, "--storage-engine", "memory://tansu/", "--cluster-id", "gradstream"]
 
         # A bare environment: the program reads CLUSTER_ID, STORAGE_ENGINE and the like from it.
-        self._child, port = start_server(command, _answers, self.log, env={"RUST_LOG": "warn"})
+        # It waits for its clients to go when asked to end, and has nothing to save: it is not waited for.
+        environment = {"RUST_LOG": "warn"}
+        self._child, port = start_server(command, _answers, self.log, env=environment, grace_s=0.2)
         self.bootstrap_servers = f"127.0.0.1:{port}"
         return self
 

@@ -87,6 +87,7 @@ def start_server(
     *,
     env: Mapping[str, str] | None = None,
     within_s: float = 15.0,
+    grace_s: float = 5.0,
 ) -> tuple[Child, int]:
     """Start `command(port)` on a free port and wait until `answers(port)`; return the child and the port.
 
@@ -96,7 +97,7 @@ def start_server(
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         port = free_port()
-        child = Child(command(port), log, env=env)
+        child = Child(command(port), log, grace_s=grace_s, env=env)
         while child.exit_code() is None and time.monotonic() < deadline:
             if answers(port):
                 return child, port

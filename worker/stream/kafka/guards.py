@@ -77,6 +77,12 @@ def never_create_topics(client: KafkaProducer | KafkaConsumer) -> None:
     cluster.config["allow_auto_create_topics"] = False
 
 
+def abandon(producer: KafkaProducer) -> None:
+    """End a producer whose `close` gave up on its flush: it keeps its thread, and complains again when collected."""
+    producer._sender.force_close()  # noqa: SLF001
+    producer._closed = True  # noqa: SLF001
+
+
 def line_up(fetcher: Any) -> None:
     """Let data of resumed partitions come back at once. Runs each time the client looks for fetched records.
 

@@ -4,7 +4,6 @@ Keys go through the client's default partitioner (murmur2, as Kafka's own client
 meet in one partition. Not for dead letters or metrics, which have rules of their own.
 """
 
-from contextlib import suppress
 from typing import Any
 
 from kafka import KafkaProducer, errors
@@ -45,9 +44,11 @@ class EventProducer:
         self._tell_failure()
 
     def close(self) -> None:
-        """Give up at once on what was not sent: who wants it sent calls `flush` first."""
-        with suppress(errors.KafkaTimeoutError):  # it says what it could not send, which is known here
-            self._client.close(timeout=0)
+        """Give up after a second on what was not sent: who wants it sent calls `flush` first."""
+        try:
+            self._client.close(timeout=1.0)
+        except errors.KafkaTimeoutError:
+            guards.abandon(self._client)
 
     def _failed(self, error: BaseException) -> None:
         self._failure = error
