@@ -36,6 +36,7 @@ from worker.stream.positions import MARK
 from worker.stream.records import TopicPartition
 
 WIDE = JoinRules(window_ms=100_000)
+FEATURES, LABELS = TopicPartition("features", 0), TopicPartition("labels", 0)
 
 
 def many_pairs(seed: int, pairs: int = 2, n: int = 60) -> dict[TopicPartition, Log]:
@@ -316,14 +317,19 @@ def test_following_alone_is_work_to_commit() -> None:
     assert reader.states[0].sides[1].clock == T0
 
 
-def test_buffered_labels_meet_their_features_before_their_side_follows() -> None:
-    reader = Reader({**pair_logs([feature("a", 0), feature("b", 100)], [label("a", 5)]), **pair_logs([], [], 1)})
-    reader.read_all()
-    for lane in reader.intake.pairs[0].lanes:
-        lane.passed = True
-    reader.intake.take()  # partition 1 holds everybody up
+def test_a_side_with_buffered_labels_does_not_follow() -> None:
+    """Two labels fill the label side, so the third is buffered: its feature must not expire before it is taken."""
+    features = [feature("a", 0), watermark(WINDOW + 2), watermark(WINDOW + 7)]
+    labels = [label("x", 6), label("y", 6), label("a", 7)]
+    reader = Reader(pair_logs(features, labels), JoinRules(window_ms=WINDOW, max_pending=2))
+    reader.read(LABELS)
+    reader.read(FEATURES, 2)
+    reader.pass_all()
+    reader.intake.take()
+    assert len(reader.intake.pairs[0].lanes[1]) == 1
     reader.intake.follow_idle()
-    assert len(reader.finish().committed) == 1
+    reader.finish()
+    assert [e[3] for e in reader.committed] == [7]
 
 
 # -- replay -----------------------------------------------------------------------------------------------------------

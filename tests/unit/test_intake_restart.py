@@ -219,9 +219,9 @@ def test_reading_begins_at_the_oldest_offset_that_matters() -> None:
     assert bits(reader.states[0].sides[0].pending) == [20]
     reader.crash()
     assert [lane.read_offset for lane in reader.intake.lanes()] == [20, n - 6]
-    assert not reader.intake.pairs[0].ready
+    ready = [reader.intake.pairs[0].ready]
     reader.read_all()
-    assert reader.intake.pairs[0].ready
+    assert [*ready, reader.intake.pairs[0].ready] == [False, True]
     assert not reader.intake.has_work()
 
 
