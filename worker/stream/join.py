@@ -170,9 +170,8 @@ class Join:
     def _train(
         self, id_: str, feature_offset: int, row: bytes, label_offset: int, value: float, weight: float, delay_ms: int
     ) -> None:
-        for side, at in ((self.features, feature_offset), (self.labels, label_offset)):
-            side.counts["trained"] += 1
-            side.new_trained.append(at)
+        self.features.new_trained.append(feature_offset)
+        self.labels.new_trained.append(label_offset)
         self.memory.add(id_, feature_offset, label_offset, value)
         self.finished.add(self.partition, row, value, weight, delay_ms)
 
@@ -191,7 +190,6 @@ class Join:
         for id_ in self.features.pop_expired(self.labels.clock - self._feature_span):
             offset, _, row = self.features.leave(id_)
             if negative:
-                self.features.counts["trained"] += 1
                 self.features.new_trained.append(offset)
                 self.memory.add(id_, offset, NOWHERE, NO_LABEL)
                 self.finished.add(self.partition, row, 0.0, 1.0, -1)
@@ -225,7 +223,6 @@ class Inline:
         if id_ in self.memory.ids and self.memory.holds(id_):
             mine.counts["duplicate"] += 1
         else:
-            mine.counts["trained"] += 1
             mine.new_trained.append(offset)
             self.memory.add(id_, offset, NOWHERE, value)
             self.finished.add(self.partition, row, value, weight, 0)

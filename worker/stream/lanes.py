@@ -204,10 +204,10 @@ class Pair:
 
     def snapshot(self) -> PartitionState:
         rules = self.join.rules
+        sides = tuple(lane.side.snapshot(lane.next_offset, rules.remember) for lane in self.lanes)
         ledger = self._ledger
         for lane in self.lanes:
             ledger += Ledger(**{**lane.side.counts, "pending": len(lane.side.waiting)})
-        sides = tuple(lane.side.snapshot(lane.next_offset, rules.remember) for lane in self.lanes)
         return PartitionState(self.join.partition, ledger, sides)
 
     def moved(self) -> bool:

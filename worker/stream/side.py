@@ -20,13 +20,13 @@ NO_LABEL = float("nan")
 class Side(Generic[Entry]):
     """`waiting` maps an id to (offset, event time, payload…).
 
-    `earliest` is no later than the event time of anything that waits. Bitmaps of offsets follow lazily: they are
-    brought up to date when a snapshot is taken.
+    `earliest` is no later than the event time of anything that waits. Bitmaps of offsets follow lazily, and so does the
+    count of trained records: they are brought up to date when a snapshot is taken.
     """
 
     __slots__ = (
         "clock", "counts", "earliest", "gone", "heap", "new_trained", "new_waiting", "next_offset", "order_key",
-        "pending_bits", "topic", "topic_id", "trained_bits", "waiting",
+        "pending_bits", "recalled", "topic", "topic_id", "trained_bits", "waiting",
     )  # fmt: skip
 
     def __init__(self, state: SideState) -> None:
@@ -43,6 +43,7 @@ class Side(Generic[Entry]):
         self.new_waiting: list[int] = []
         self.gone: list[int] = []
         self.new_trained: list[int] = []
+        self.recalled: list[int] = []
         self.counts = dict.fromkeys(Ledger.__struct_fields__, 0)
 
     # -- waiting --------------------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ class Side(Generic[Entry]):
         self.waiting[id_] = entry
 
     def recall_trained(self, offset: int) -> None:
-        self.new_trained.append(offset)
+        self.recalled.append(offset)
 
     def finish_recall(self) -> int:
         """Settle what was recalled; return how many waiting events were not found again.
@@ -95,7 +96,7 @@ class Side(Generic[Entry]):
         That only shortens the memory of duplicates; a lost waiting event is for the caller to refuse.
         """
         self._sweep()
-        self.trained_bits = BitMap64()
+        self.trained_bits, self.recalled = BitMap64(self.recalled), []
         return len(self.pending_bits) - len(self.waiting)
 
     def snapshot(self, next_offset: int, limit: int) -> SideState:
@@ -108,6 +109,7 @@ class Side(Generic[Entry]):
         pending.update(self.new_waiting)
         pending.difference_update(BitMap64(self.gone))
         trained.update(self.new_trained)
+        self.counts["trained"] += len(self.new_trained)
         trained.remove_range(0, max(0, self.next_offset - limit))
         self.new_waiting, self.gone, self.new_trained = [], [], []
         if len(self.heap) > 2 * len(self.waiting) + SPARE:
