@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlparse
 
 import pytest
+
+from worker.local.place import own_place
 
 pytestmark = [
     pytest.mark.skipif(
@@ -65,6 +69,33 @@ def test_demo_once_learns_every_flight_and_its_books_balance(tmp_path: Path) -> 
     assert evaluation["accuracy"] > evaluation["majority_accuracy"] > evaluation["no_change_accuracy"]
     assert evaluation["majority_accuracy"] == pytest.approx(1 - 2_208 / 12_085)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_played_again_on_a_running_stack_trains_nothing_twice(tmp_path: Path) -> None:
+    """Embedded servers stand in for the containers: what is played on is told by the ports alone."""
+    with ExitStack() as stage:
+        place = own_place(stage)
+        ports = {
+            "STACK_KAFKA_PORT": place.shown["Kafka"].split(":")[1],
+            "STACK_REDIS_PORT": str(urlparse(place.shown["Redis"]).port),
+            "STACK_PROMETHEUS_PORT": "1",  # nobody: the books are in Redis
+        }
+        results = [
+            json.loads(
+                subprocess.run(
+                    [*COMMAND, "--to-stack", "--once", "--json"], env=environment() | ports, cwd=tmp_path,
+                    stdout=subprocess.PIPE, text=True, timeout=150, check=True,
+                ).stdout
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+    first, second = results
+    assert first["sent"] == second["sent"] == 12_208 + 12_085 + 48 + 4
+    assert first["examples"] == second["examples"] == 12_085
+    assert second["evaluation"] == first["evaluation"]
+    assert second["ledger"]["duplicate"] == second["ledger"]["trained"] == 2 * 12_085
+    assert first["balanced"]
+    assert second["balanced"]
 
 
 def children_of(pid: int) -> set[int]:

@@ -18,7 +18,6 @@ from rich.live import Live
 from worker.cli.connect import quick_kafka_config
 from worker.cli.output import print_json
 from worker.errors import GradstreamError
-from worker.local import figures
 from worker.local.flights import closing_watermark, events
 from worker.local.follow import Follow, Sending
 from worker.local.place import Place, own_place, stack_place
@@ -61,8 +60,8 @@ def _play(stage: ExitStack, place: Place, speed: float, *, once: bool, json_outp
     """Run the replay under the view; return the last scene (without `once` only Ctrl-C ends it)."""
     stop = threading.Event()
     sending = _sending(stage, place, speed, stop)
-    before = figures.read(place.metrics_url) if place.worker is None else None
-    follow = Follow(lambda: figures.read(place.metrics_url), sending, place.worker, before.settled if before else 0)
+    before = place.read() if place.worker is None else None  # a stack may have a past
+    follow = Follow(place.read, sending, place.worker, before.settled if before else 0)
     refusals = Refusals(place.settings)
     show = stage.enter_context(_screen(sys.stderr if json_output else sys.stdout))
     sending.start()

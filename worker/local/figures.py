@@ -15,6 +15,8 @@ from worker.observe import catalogue as c
 _SERIES = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
+EXAMPLES, STATE_VERSION = c.EXAMPLES.name, c.STATE_VERSION.name
+
 Labels = Mapping[str, str]
 
 

@@ -13,7 +13,7 @@ from worker.local.view import RECENT, Scene
 
 _SAMPLES = 240  # readings that are remembered for the curve
 _RATE_OVER = 10  # readings over which the rate is taken
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0  # a stack that is just starting has a worker to start as well
 
 
 class Sending(threading.Thread):

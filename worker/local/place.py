@@ -3,17 +3,21 @@
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from worker.cli.connect import quick_kafka_config
 from worker.cli.topics import event_topics, other_topics
 from worker.errors import ConfigError, Transient, Unreachable
+from worker.local import figures
 from worker.local.broker import EmbeddedBroker
 from worker.local.child import Child, free_port
+from worker.local.figures import Figures
 from worker.local.flights_settings import PARTITIONS, flights_settings
+from worker.local.stack import StackReader
 from worker.local.store import EmbeddedStore
 from worker.settings import Settings, load_settings
 from worker.stream.kafka.topics import TopicAdmin, check_topics
@@ -27,13 +31,13 @@ _COMMAND = "import sys; from worker.cli import main; sys.exit(main())"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`metrics_url` answers with the worker's figures. `worker`: the one that the demo started, None in the stack.
+    """`read` returns the figures of now, None where nobody answers. `mark_every`: see `Plan`.
 
-    `mark_every`: see `Plan`.
+    `worker` is the one that the demo started, None in the stack.
     """
 
     settings: Settings
-    metrics_url: str
+    read: Callable[[], Figures | None]
     shown: Mapping[str, str]
     mark_every: int
     worker: Child | None
@@ -68,7 +72,7 @@ def own_place(stage: ExitStack) -> Place:
         "worker's log": str(worker.log),
         "try": f"gradstream status --config {config}",
     }
-    return Place(settings, shown["metrics"], shown, mark_every=_MARK_EVERY, worker=worker)
+    return Place(settings, partial(figures.read, shown["metrics"]), shown, mark_every=_MARK_EVERY, worker=worker)
 
 
 def stack_place(stage: ExitStack) -> Place:
@@ -94,7 +98,7 @@ def stack_place(stage: ExitStack) -> Place:
     shown = {"Kafka": kafka, "Redis": redis, "Prometheus": prometheus, "try": f"gradstream status --config {config}"}
     # Everything that it has scraped of the workers, in the text format in which they told it.
     url = f"{prometheus}/federate?match[]=%7B__name__%3D~%22gradstream_.%2B%22%7D"
-    return Place(settings, url, shown, mark_every=0, worker=None)
+    return Place(settings, StackReader(settings, url), shown, mark_every=0, worker=None)
 
 
 def _made(folder: Path) -> Path:

@@ -17,7 +17,7 @@ def result_document(
     """Return what `demo --once --json` prints. `balanced` says whether every record is in one column of the ledger."""
     store = ready_store(settings)
     partitions = [stored.state for stored in store.partitions()]
-    document = status_document(settings.model.name, store.load(), partitions, store.workers(), dict(lag))
+    document = status_document(settings.model.name, store.load(), partitions, store.workers(), dict(lag) or None)
     return document | {
         "sent": sent,
         "refused": dict(sorted(refused.items())),
