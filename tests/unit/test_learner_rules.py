@@ -36,7 +36,7 @@ hypers = st.builds(
     learning_rate=st.sampled_from([0.003, 0.05, 0.2]),
     intercept_learning_rate=st.sampled_from([None, 0.0, 0.01, 0.1]),
     schedule=st.sampled_from(["constant", "inverse_sqrt", "inverse"]),
-    l2=st.sampled_from([0.0, 0.001, 0.3, 4.0]),
+    l2=st.sampled_from([0.0, 0.001, 0.3, 5.0]),
     clip_norm=st.sampled_from([0.0, 0.2, 1.0]),
     batch_size=st.sampled_from([1, 2, 3, 5, 32, 64, 65, 128, 1000]),
 )
@@ -49,6 +49,15 @@ def test_a_sequential_batch_is_one_example_at_a_time(
 ) -> None:
     """Weights, predictions and gradient norms, with all settings at once, are those of the plain loop to 1e-9."""
     compare(data.draw(rows(task)), hyper, task, "sequential", standardize=standardize)
+
+
+@pytest.mark.parametrize("decay", [1e-5, 0.0, 0.4, 0.6])
+def test_weights_that_decay_at_once_are_no_trap(decay: float) -> None:
+    """64 factors of 1e-5 leave the range of floats, and a factor of 0 cannot be divided by."""
+    random = np.random.default_rng(6)
+    dense, labels = random.normal(size=(64, 3)), random.integers(0, 2, 64).astype(np.float64)
+    given = Examples(dense, random.integers(0, CELLS, (64, 1)), labels, np.ones(64))
+    compare(given, Hyper(0.2, l2=(1.0 - decay) / 0.2), "binary", "sequential", standardize=True)
 
 
 @given(st.data(), hypers, st.sampled_from(["binary", "regression"]), st.sampled_from(["mean", "sum"]), st.booleans())

@@ -99,7 +99,7 @@ def _block(rule: Rule, work: Work, rows: Rows, trace: Trace, desk: Desk) -> bool
     rate = rates(hyper, work.examples, n)
     factors = 1.0 - rate.weight * hyper.l2
     if factors.min() < 0.5:
-        return False  # D_i / D_{j+1} would lose its digits
+        return False  # D_i / D_{j+1}: a product of 64 small factors may underflow, and one factor of 0 divides by 0
     decay = _products(factors) if hyper.l2 else None
     left, task = desk.left, rule.spec.task
     after = advance(work.normalizer, rows.dense, left[:n], left[n:], standardize=rule.spec.standardize)
