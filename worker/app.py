@@ -96,7 +96,8 @@ def _observer(
         metrics = resources.enter_context(closing(KafkaMetricsTopic(kafka, stream.metrics_topic)))
     facts = {"model": settings.model.name, **asdict(person), "http": endpoint.url}
     announce, every_s = announcer(store, person.worker), observe.metrics_every_ms / 1000
-    return WorkerObserver(meters, pulse, metrics, announce, facts, settings.spec().task, every_s)
+    roles = {topic: role for role, topic in topics_of(settings).items()}
+    return WorkerObserver(meters, pulse, metrics, announce, facts, settings.spec().task, roles, every_s)
 
 
 def _prepare(

@@ -15,7 +15,6 @@ from worker.turn import Turns
 
 POLL_S = 0.05
 COLLECTED_EXAMPLES = 65_536  # then a commit is due whatever the settings say: memory stays bounded
-ASK_EVERY_S = 0.1  # how often the broker is asked for end offsets while something waits for the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,7 @@ class Pace:
     max_idle_s: float = 0.5
     advance_idle_labels: bool = False
     observe_every_s: float = 1.0
+    ask_every_s: float = 0.1  # how often the broker is asked for end offsets while something waits for the answer
 
 
 class Every:
@@ -66,7 +66,7 @@ class Loop:
         self.inspection = inspection
         self.pace = pace
         self._commit = Every(pace.commit_every_s)
-        self._ask = Every(ASK_EVERY_S)
+        self._ask = Every(pace.ask_every_s)
         self._observe = Every(pace.observe_every_s)
         self._busy = False  # records were taken the last time round: more may be buffered
         self._quiet: dict[Lane, float] = {}  # since when a lane holds the others up
@@ -165,9 +165,7 @@ class Loop:
     # -- what -----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        with self._stage("commit"):
-            positions = self.turns.take()
-        self.source.acknowledge(positions)
+        self.source.acknowledge(self.turns.take())
         self._commit.restart()
 
     def _say_if_ready(self) -> None:
@@ -179,6 +177,7 @@ class Loop:
     def _maybe_observe(self) -> None:
         if not self._observe.maybe_restart():
             return
+        self.turns.look()
         self.inspection.report()
         self.observer.pending(self.intake.pending())
         committed = {

@@ -59,6 +59,14 @@ class Ownership:
         """Drop the work of partitions whose fence moved: somebody else owns them, or the state was reset."""
         self._drop(partitions, "fenced")
 
+    def check_fences(self) -> None:
+        """Drop partitions that somebody else claimed, or that a store which went back has never heard of."""
+        moved = {
+            n for n, fence in self.fences.items() if (s := self.store.load_partition(n)) is None or s.fence != fence
+        }
+        if moved:
+            self._drop(moved, "fenced")
+
     def _drop(self, partitions: Iterable[int], reason: str) -> None:
         gone = frozenset(partitions)
         for partition in gone:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from worker.errors import Transient, Unreachable
 
 T = TypeVar("T")
-FIRST_WAIT_S, LONGEST_WAIT_S = 0.05, 2.0
+LONGEST_WAIT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,11 @@ class Patience:
     deadline_s: float
     waiting: Callable[[str], None]
     hurry: Callable[[], bool]
+    first_wait_s: float = 0.05
 
     def __call__(self, call: Callable[[], T]) -> T:
         """Return what `call` returns; raise `Unreachable` once `Transient` was raised for longer than the deadline."""
-        started, wait_s = time.monotonic(), FIRST_WAIT_S
+        started, wait_s = time.monotonic(), self.first_wait_s
         while True:
             try:
                 return call()

@@ -96,6 +96,12 @@ class Turns:
                 self.checkpoint = self._reload()
         return {}
 
+    def look(self) -> None:
+        """Notice, with nothing to commit, that the store went back, was reset, or lost the state."""
+        if self.patience(self.store.version) != self.checkpoint.version:
+            self.checkpoint = self._reload()
+            self.patience(self.ownership.check_fences)
+
     def _commit(self, work: Work, state: LearnerState) -> Commit:
         base = self.checkpoint
         checkpoint = replace(

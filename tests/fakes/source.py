@@ -83,12 +83,14 @@ class FakeSource:
         self._wanted: frozenset[TopicPartition] | None = None
         self._ids = {name: topic.identity for name, topic in log.topics.items()}
         self._closed = False
+        self.problem: str | None = None
         log.members[group].append(self)
         log.rebalance(group)
 
     def poll(self, timeout_s: float) -> list[Records]:
         if self._closed:
             raise Transient("the source is closed")
+        self.problem = "the log does not answer" if self._log.away else None
         if self._log.away:
             return []
         if self.pending is not None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from worker.errors import Transient
 from worker.learn.evaluation import summary
 from worker.learn.health import health
@@ -54,7 +56,7 @@ class WorkerObserver:
 
     def __init__(
         self, meters: Meters, pulse: Pulse, metrics: MetricsTopic | None, announce: Announce,
-        identity: Mapping[str, Any], task: Task, metrics_every_s: float,
+        identity: Mapping[str, Any], task: Task, roles: Mapping[str, str], metrics_every_s: float,
     ) -> None:  # fmt: skip
         self._meters = meters
         self._pulse = pulse
@@ -62,6 +64,7 @@ class WorkerObserver:
         self._announce = announce
         self._identity = identity  # model, worker, host, pid, http_port
         self._task: Task = task
+        self._roles = roles  # what each event topic holds
         self._every_s = metrics_every_s
         self._log = get_logger()
         self._sparing = Sparing(self._log)
@@ -91,14 +94,13 @@ class WorkerObserver:
     def turn(self, turn: Turn) -> None:
         meters = self._meters
         meters.stage("learn", turn.learn_s)
+        meters.stage("commit", turn.commit_s)
         meters.step(turn.report)
         meters.commit(turn.commit_s, turn.conflicts, turn.version.number, turn.state_bytes)
         for (topic, outcome), count in turn.outcomes.items():
             if outcome not in ("consumed", "pending"):
                 meters.events(topic, outcome, count)
-        joined = [delay / 1000 for delay in turn.delays_ms if delay >= 0]
-        if joined:
-            meters.label_delays(joined)
+        meters.label_delays(np.array(turn.delays_ms) / 1000)
         self._conflicts += turn.conflicts
         if turn.report.guilty:
             left_out, number = len(turn.report.guilty), turn.version.number
@@ -108,8 +110,9 @@ class WorkerObserver:
 
     def pending(self, waiting: Mapping[str, int]) -> None:
         self._pending = dict(waiting)
-        for kind, count in waiting.items():
-            self._meters.pending(kind, count)
+        for topic, count in waiting.items():
+            if (kind := self._roles[topic]) != "examples":  # inline, nothing waits
+                self._meters.pending(kind, count)
 
     def lag(self, lag: Mapping[TopicPartition, int]) -> None:
         self._meters.partitions(lag)
@@ -211,12 +214,12 @@ class WorkerObserver:
         reports, self._reports = self._reports, []
         if self._metrics is None or not reports:
             return
-        waiting = list(self._pending.values())
+        waiting = {self._roles[topic]: count for topic, count in self._pending.items()}
         moment = Moment(
             model=self._identity["model"], worker=self._identity["worker"], ts=stamp_ms,
             state_version=turn.version.number, step=turn.state.steps, examples=turn.state.examples,
             event_lag_ms=stamp_ms - turn.newest_ms if turn.newest_ms >= 0 else None,
-            pending_features=waiting[0] if waiting else None, pending_labels=waiting[1] if len(waiting) > 1 else None,
+            pending_features=waiting.get("features"), pending_labels=waiting.get("labels"),
         )  # fmt: skip
         for report in by_step(together(reports)) if not self._every_s else [together(reports)]:
             self._metrics.send(metrics_message(moment, report))
