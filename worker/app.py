@@ -19,7 +19,7 @@ from worker.observe.worker import WorkerObserver, announcer
 from worker.ownership import Ownership
 from worker.patience import Patience
 from worker.settings import Settings
-from worker.start import ensure_state, ensure_topics, join_rules, sources, topics_of
+from worker.start import ensure_state, ensure_topics, join_rules, sources
 from worker.state.redis_store import RedisStore
 from worker.stop import Stop
 from worker.stream.events import Decoder
@@ -96,7 +96,7 @@ def _observer(
         metrics = resources.enter_context(closing(KafkaMetricsTopic(kafka, stream.metrics_topic)))
     facts = {"model": settings.model.name, **asdict(person), "http": endpoint.url}
     announce, every_s = announcer(store, person.worker), observe.metrics_every_ms / 1000
-    roles = {topic: role for role, topic in topics_of(settings).items()}
+    roles = {topic: role for role, topic in stream.event_topics.items()}
     return WorkerObserver(meters, pulse, metrics, announce, facts, settings.spec().task, roles, every_s)
 
 
@@ -127,7 +127,7 @@ def _decoders(settings: Settings) -> dict[str, Decoder]:
             max_future_s=settings.join.max_future_s,
             unknown_features=stream.unknown_features,
         )
-        for role, topic in topics_of(settings).items()
+        for role, topic in settings.stream.event_topics.items()
     }
 
 

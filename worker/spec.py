@@ -14,6 +14,7 @@ Missing = Literal["mean", "zero", "reject"]
 Task = Literal["binary", "regression"]
 Reduction = Literal["sequential", "mean", "sum"]
 Schedule = Literal["constant", "inverse_sqrt", "inverse"]
+Role = Literal["features", "labels", "examples"]  # what the events of a topic are
 
 
 @dataclass(frozen=True, slots=True)

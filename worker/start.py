@@ -1,8 +1,7 @@
 """What has to be true before a worker joins its group: topics, server, and a state to go on from."""
 
-from typing import Literal
-
 from worker.cli.connect import empty_checkpoint, log_entry
+from worker.cli.topics import event_topics
 from worker.errors import StateMissing, Transient
 from worker.observe.logs import get_logger
 from worker.ownership import RESET
@@ -12,16 +11,6 @@ from worker.stream.join import JoinRules
 from worker.stream.kafka.topics import TopicAdmin, check_topics
 from worker.stream.records import TopicPartition
 from worker.turn import check_spec
-
-Role = Literal["features", "labels", "examples"]
-
-
-def topics_of(settings: Settings) -> dict[Role, str]:
-    """Return the event topics by what they hold: features and labels, or examples."""
-    stream = settings.stream
-    if stream.mode == "joined":
-        return {"features": stream.features_topic, "labels": stream.labels_topic}
-    return {"examples": stream.examples_topic}
 
 
 def join_rules(settings: Settings) -> JoinRules:
@@ -35,13 +24,13 @@ def join_rules(settings: Settings) -> JoinRules:
 
 def sources(admin: TopicAdmin, settings: Settings) -> list[TopicPartition]:
     """Return every partition of the event topics."""
-    found = admin.describe(topics_of(settings).values())
+    found = admin.describe(event_topics(settings))
     return [TopicPartition(name, n) for name, info in found.items() for n in range(info.partitions)]
 
 
 def ensure_topics(admin: TopicAdmin, settings: Settings) -> list[str]:
     """Return notes about topics. Raises `Transient` for a missing one, `ConfigError` for one that can not serve."""
-    stream, events = settings.stream, list(topics_of(settings).values())
+    stream, events = settings.stream, event_topics(settings)
     found = admin.describe([*events, stream.dead_letters_topic, *filter(None, [stream.metrics_topic])])
     check_topics(found, events)
     if stream.dead_letters_topic not in found:
@@ -59,7 +48,7 @@ def ensure_state(store: RedisStore, admin: TopicAdmin, settings: Settings, worke
         check_spec(settings.spec(), store.load())
     except StateMissing:
         group = settings.stream.group_id
-        if admin.has_committed_offsets(group, list(topics_of(settings).values())):
+        if admin.has_committed_offsets(group, event_topics(settings)):
             raise StateMissing(
                 f"model {settings.model.name} has no state, but group {group} has committed offsets in Kafka: a state "
                 f"was lost; bring Redis back from its backup, or begin again with {RESET}"

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from worker.spec import Feature, Spec
+from worker.spec import Feature, Role, Spec
 from worker.stream.dead_letters import REASONS
-from worker.stream.event_rules import Role, printable
+from worker.stream.event_rules import printable
 from worker.stream.events import Decoder, EventKind, Events
 from worker.stream.records import Records, TopicPartition
 from worker.stream.rows import RowFormat, bucket, missing_bucket

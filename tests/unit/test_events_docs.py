@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from worker.spec import Feature, Spec, Task
+from worker.spec import Feature, Role, Spec, Task
 from worker.stream.dead_letters import REASONS
-from worker.stream.event_rules import Role
 from worker.stream.events import Decoder, EventKind, Events
 from worker.stream.records import Records, TopicPartition
 from worker.stream.rows import RowFormat

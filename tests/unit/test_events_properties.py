@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from worker.spec import Feature, Spec
+from worker.spec import Feature, Role, Spec
 from worker.stream.dead_letters import REASONS
-from worker.stream.event_rules import Decoded, EventKind, EventRules, Role
+from worker.stream.event_rules import Decoded, EventKind, EventRules
 from worker.stream.events import Decoder
 from worker.stream.records import Records, TopicPartition
 from worker.stream.typed_events import TypedDecoder

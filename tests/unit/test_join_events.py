@@ -3,8 +3,8 @@
 import json
 
 from tests.unit.joins import T0
-from worker.spec import Feature, Spec
-from worker.stream.events import Decoder, Role
+from worker.spec import Feature, Role, Spec
+from worker.stream.events import Decoder
 from worker.stream.intake import Intake
 from worker.stream.join import JoinRules
 from worker.stream.positions import Ledger, PartitionState, SideState

@@ -10,9 +10,8 @@ from referencing import Registry, Resource
 
 from worker.learn.state import Report
 from worker.observe.kafka_metrics import Moment, encode, metrics_message
-from worker.spec import Feature, Spec, Task
+from worker.spec import Feature, Role, Spec, Task
 from worker.stream.dead_letters import REASONS
-from worker.stream.event_rules import Role
 from worker.stream.events import Decoder, EventKind, Events
 from worker.stream.records import Records, TopicPartition
 from worker.stream.strict_json import NotJson, StrictJson

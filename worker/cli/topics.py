@@ -9,10 +9,7 @@ if TYPE_CHECKING:
 
 def event_topics(settings: "Settings") -> tuple[str, ...]:
     """Return the topics that hold events: features and labels, or examples."""
-    stream = settings.stream
-    if stream.mode == "joined":
-        return (stream.features_topic, stream.labels_topic)
-    return (stream.examples_topic,)
+    return tuple(settings.stream.event_topics.values())
 
 
 def other_topics(settings: "Settings") -> tuple[str, ...]:

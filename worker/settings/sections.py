@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Secret, SecretStr, field_validator, model_validator
 
-from worker.spec import Kind, Missing, Reduction, Schedule
+from worker.spec import Kind, Missing, Reduction, Role, Schedule
 
 _YEARS_10 = 315_360_000
 _TOPIC = r"^[a-zA-Z0-9._-]{1,249}$"
@@ -178,6 +178,13 @@ class Stream(Section):
         description="encoding of events without a content-type header",
         json_schema_extra={"allowed": "application/json"},
     )
+
+    @property
+    def event_topics(self) -> dict[Role, str]:
+        """Return the topics that hold events by what they hold: features and labels, or examples."""
+        if self.mode == "joined":
+            return {"features": self.features_topic, "labels": self.labels_topic}
+        return {"examples": self.examples_topic}
 
 
 class Join(Section):

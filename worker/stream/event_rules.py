@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Literal, NamedTuple
 
-from worker.spec import Feature, Spec
+from worker.spec import Feature, Role, Spec
 from worker.stream.dead_letters import REASONS, Reason, Refusal
 from worker.stream.rows import RowFormat, bucket, missing_bucket
 from worker.stream.strict_json import NotJson, StrictJson
-
-Role = Literal["features", "labels", "examples"]
 
 FIRST_MS = 978_307_200_000  # 2001-01-01
 END_MS = 4_133_980_800_000  # 2101-01-01, the first instant that is too late

@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
-from worker.spec import Spec
+from worker.spec import Role, Spec
 from worker.stream.dead_letters import Refusal
-from worker.stream.event_rules import Decoded, EventKind, EventRules, Role, printable
+from worker.stream.event_rules import Decoded, EventKind, EventRules, printable
 from worker.stream.records import Records
 from worker.stream.typed_events import TypedDecoder
 from worker.stream.typed_rows import expressible

@@ -190,19 +190,22 @@ class Intake:
     def _take_singly(self, lanes: list[Lane], limit: int | None) -> Codes:
         """Take records one by one, as each may fill a side or free one: a full lane waits, and holds nobody up."""
         takers, taken, codes = [lane.taker() for lane in lanes], [0] * len(lanes), list[int]()
+        heads, passed = list[int | None]([None] * len(lanes)), [False] * len(lanes)
         last = [lane.last_key for lane in lanes]
+        changed = list(range(len(lanes)))
+        of_pair = {lane.pair: [i for i in changed if lanes[i].pair is lane.pair] for lane in lanes}
         while len(codes) < CLOSE_TO_FULL and not self.whole(limit):
-            full = [lane.full for lane in lanes]
-            heads = [
-                None if shut or at == len(lane) else int(lane.keys[at])
-                for lane, at, shut in zip(lanes, taken, full, strict=True)
-            ]
-            code = first(heads, last, [shut or lane.passed for lane, shut in zip(lanes, full, strict=True)])
+            for i in changed:
+                lane, full = lanes[i], lanes[i].full
+                heads[i] = None if full or taken[i] == len(lane) else int(lane.keys[taken[i]])
+                passed[i] = full or lane.passed
+            code = first(heads, last, passed)
             if code is None:
                 break
             takers[code]()
             taken[code] += 1
             codes.append(code)
+            changed = of_pair[lanes[code].pair]
         return np.array(codes, np.int64)
 
     def _run(self, lanes: list[Lane], codes: Codes, limit: int | None) -> int:

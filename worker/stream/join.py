@@ -98,29 +98,35 @@ class Join:
             if other.clock > time + self._feature_span:
                 self._expire_features()
         if time > mine.clock:
-            self._move_feature_clock(time)
+            mine.clock = time
+            if other.earliest < time - self._label_span:
+                self._expire_labels()
 
     def label(self, offset: int, id_: str, time: int, value: float, weight: float) -> None:
         """Take one label event (event time in ms)."""
         mine, other = self.labels, self.features
         mine.next_offset = offset + 1
-        feature = other.waiting.get(id_)
+        feature = other.waiting.pop(id_, None)  # put back in the rare case: most labels meet their feature
         if feature is None:
             if not self._without_feature(offset, id_, time, value, weight):
                 return  # refused: moves no clock
         elif self._soonest <= (delay := time - feature[1]) <= self._latest:
-            other.leave(id_)
+            other.gone.append(feature[0])
             self._train(id_, feature[0], feature[2], offset, value, weight, delay)
         else:
+            other.waiting[id_] = feature
             mine.counts["late"] += 1
         if time > mine.clock:
-            self._move_label_clock(time)
+            mine.clock = time
+            if other.earliest < time - self._feature_span:
+                self._expire_features()
 
     def watermark(self, side: int, time: int) -> None:
         """Move the clock of side 0 (features) or 1 (labels) to `time`, if that is later."""
         self.sides[side].counts["control"] += 1
         if time > self.sides[side].clock:
-            (self._move_label_clock if side else self._move_feature_clock)(time)
+            self.sides[side].clock = time
+            (self._expire_features if side else self._expire_labels)()
 
     def tombstone(self, side: int, id_: str) -> None:
         """Withdraw the waiting event of this id from its own topic; the tombstone counts even when nothing waited."""
@@ -134,7 +140,8 @@ class Join:
         """Let an idle label side come as far in event time as the feature side; say whether it moved."""
         if self.features.clock <= self.labels.clock:
             return False
-        self._move_label_clock(self.features.clock)
+        self.labels.clock = self.features.clock
+        self._expire_features()
         return True
 
     def _meet_waiting_label(self, offset: int, id_: str, time: int, row: bytes) -> bool:
@@ -174,16 +181,6 @@ class Join:
         self.labels.new_trained.append(label_offset)
         self.memory.add(id_, feature_offset, label_offset, value)
         self.finished.add(self.partition, row, value, weight, delay_ms)
-
-    def _move_feature_clock(self, time: int) -> None:
-        self.features.clock = time
-        if self.labels.earliest < time - self._label_span:
-            self._expire_labels()
-
-    def _move_label_clock(self, time: int) -> None:
-        self.labels.clock = time
-        if self.features.earliest < time - self._feature_span:
-            self._expire_features()
 
     def _expire_features(self) -> None:
         negative = self.rules.on_expiry == "negative"

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
-from worker.spec import Spec
-from worker.stream.event_rules import END_MS, FIRST_MS, MAX_ID_BYTES, Role
+from worker.spec import Role, Spec
+from worker.stream.event_rules import END_MS, FIRST_MS, MAX_ID_BYTES
 from worker.stream.typed_rows import Bools, Counts, TypedRows, Values
 
 # What a value raises that is no plain event: not JSON, another shape, null, nested without end.
