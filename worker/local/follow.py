@@ -40,9 +40,10 @@ class Curve:
     losses: list[float] = field(default_factory=list)
 
     def add(self, now: float, figures: Figures) -> None:
+        news = not self.counts or figures.examples != self.counts[-1][1]
         self.counts = [*self.counts[-_RATE_OVER:], (now, figures.examples)]
         loss = figures.evaluation.get(("log_loss", RECENT))
-        if loss is not None:
+        if loss is not None and news:  # a worker at rest draws no line
             self.losses = [*self.losses[1 - _SAMPLES :], loss]
 
     def rate(self) -> float | None:
