@@ -4,9 +4,12 @@ The same figures are held by the learner alone in the unit tests; here decoding,
 lie in between, and none of them may change a digit.
 """
 
+import json
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from tests.e2e.world import Event, World, example, feature, label
@@ -47,7 +50,7 @@ DATA = {
     "bananas": Data(
         bananas,
         {"train.learning_rate": 0.005, "train.intercept_learning_rate": 0.01},
-        {"accuracy": (0.543208, 6), "no_change_accuracy": (0.50953, 5)},
+        {"accuracy": (0.543208, 6), "f1": (0.197015, 6), "no_change_accuracy": (0.50953, 5)},
     ),
 }
 
@@ -134,3 +137,17 @@ def test_features_and_labels_in_two_topics_give_the_same_figures(world_of: Calla
     world.drain()
     check(world, data, len(rows))
     assert world.ledger().trained == world.ledger().consumed == 2 * len(rows)
+
+
+def test_one_step_on_y_equals_2x_can_be_followed_through_the_commands(world_of: Callable[..., World]) -> None:
+    """By hand: loss (1/5) Σ (2x)² = 44, gradient −(2/5) Σ x · 2x = −44, so one step at 0.01 gives 0.44."""
+    line = Examples(np.arange(1.0, 6.0)[:, None], np.empty((5, 0), np.int64), 2 * np.arange(1.0, 6.0), np.ones(5))
+    by_hand = {"train.reduction": "mean", "train.standardize": False, "train.batch_size": 5}
+    world = world_of(line, **{"stream.mode": "inline", "model.task": "regression", **by_hand})
+    world.send(inline(line))
+    world.drain()
+    assert world.json("state", "show")["weights"] == {"x0": pytest.approx(0.44, abs=1e-12)}
+    (message,) = [json.loads(record.value) for record in world.read("metrics")]
+    assert message["loss"] == pytest.approx(44.0, abs=1e-12)
+    # The norm has the intercept in it, whose gradient is −(2/5) Σ 2x = −12.
+    assert message["grad_norm"] == pytest.approx(math.hypot(44, 12), abs=1e-12)
