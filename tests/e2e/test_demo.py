@@ -117,7 +117,12 @@ def running(pid: int) -> bool:
 def test_whatever_ends_the_demo_ends_all_that_it_started(tmp_path: Path, how: signal.Signals) -> None:
     log = (tmp_path / "out").open("w+")
     demo = subprocess.Popen(
-        COMMAND, cwd=tmp_path, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        COMMAND,
+        cwd=tmp_path,
+        env=environment() | {"TMPDIR": str(tmp_path)},
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
     deadline = time.monotonic() + 120
     while "sent" not in (tmp_path / "out").read_text():
