@@ -11,6 +11,8 @@ from worker.stream.kafka.connection import KafkaConfig
 from worker.stream.kafka.source import KafkaSource
 from worker.stream.records import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("apache_kafka")  # the embedded broker does less
+
 Open = Callable[..., KafkaSource]
 
 

@@ -16,7 +16,7 @@ from worker.stream.kafka.connection import KafkaConfig, consumer_arguments
 from worker.stream.kafka.source import KafkaSource
 from worker.stream.records import TopicPartition
 
-pytestmark = pytest.mark.usefixtures("kafka")
+pytestmark = pytest.mark.usefixtures("apache_kafka")
 Make = Callable[..., KafkaConsumer]
 
 

@@ -15,6 +15,8 @@ from worker.stream.kafka.letters import KafkaDeadLetters, StoredLetter, can_send
 from worker.stream.kafka.metrics import KafkaMetricsTopic
 from worker.stream.records import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("apache_kafka")  # the embedded broker does less
+
 
 def letter(offset: int, value: bytes | None, key: bytes | None = b"k", detail: str = "field x1") -> DeadLetter:
     return DeadLetter(TopicPartition("features", 1), offset, key, value, Refusal("not_json", detail))

@@ -20,6 +20,8 @@ from worker.stream.kafka.source import KafkaSource
 from worker.stream.kafka.topics import TopicAdmin
 from worker.stream.records import Records, TopicPartition
 
+pytestmark = pytest.mark.usefixtures("apache_kafka")  # the embedded broker does less
+
 Open = Callable[..., KafkaSource]
 
 

@@ -9,9 +9,9 @@ from worker.stream.kafka.topics import TopicAdmin, TopicInfo, check_topics
 from worker.stream.records import TopicPartition
 
 
-def test_topics_are_created_once_and_described(kafka: str, topic_prefix: str) -> None:
+def test_topics_are_created_once_and_described(apache_kafka: str, topic_prefix: str) -> None:
     one, two = topic_prefix + "one", topic_prefix + "two"
-    with TopicAdmin(KafkaConfig(kafka)) as admin:
+    with TopicAdmin(KafkaConfig(apache_kafka)) as admin:
         assert admin.create([one], 3, 1) == [one]
         assert admin.create([one, two], 2, 1) == [two]
         found = admin.describe([one, two, topic_prefix + "none"])
