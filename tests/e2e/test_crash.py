@@ -36,11 +36,11 @@ NewWorld = Callable[..., World]
 
 
 @pytest.fixture(scope="module")
-def new_world(kafka: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewWorld]:
+def new_world(apache_kafka: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewWorld]:
     worlds: list[World] = []
 
     def make(**settings: Any) -> World:
-        worlds.append(World(kafka, redis_url, tmp_path_factory.mktemp("world"), streams.SCHEMA, **settings))
+        worlds.append(World(apache_kafka, redis_url, tmp_path_factory.mktemp("world"), streams.SCHEMA, **settings))
         return worlds[-1]
 
     yield make

@@ -26,7 +26,6 @@ from worker.stream.kafka.topics import TopicAdmin, check_topics
 _SESSION_MS = 6_000
 _MARK_EVERY = 500
 _WORKER_GRACE_S = 12.0  # a worker ends within 10 s of SIGTERM, its last commit done
-_COMMAND = "import sys; from worker.cli import main; sys.exit(main())"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def own_place(stage: ExitStack) -> Place:
     with closing(TopicAdmin(quick_kafka_config(settings))) as admin:
         admin.create(event_topics(settings), PARTITIONS, 1)
         admin.create(other_topics(settings), 1, 1)
-    command = [sys.executable, "-c", _COMMAND, "worker", "--init", "--config", str(config)]
+    command = [sys.executable, "-m", "worker", "worker", "--init", "--config", str(config)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GRADSTREAM_")}
     worker = stage.enter_context(Child(command, folder / "worker.log", grace_s=_WORKER_GRACE_S, env=environment))
     shown = {
