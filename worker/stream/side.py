@@ -13,7 +13,7 @@ from worker.stream.positions import Ledger, SideState
 Entry = TypeVar("Entry", bound=tuple[int, int, *tuple[object, ...]])
 
 NEVER = 1 << 62  # later than any event time
-SPARE = 1000  # entries of garbage that are not worth a clean-up
+SPARE = 10_000  # entries of garbage that are not worth a clean-up (2 MB)
 NO_LABEL = float("nan")
 
 
