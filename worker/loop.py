@@ -150,16 +150,17 @@ class Loop:
         return {lane for source, lane in asked.items() if ends[source] > lane.read_offset}
 
     def _check_stall(self) -> None:
-        """Raise `Stalled` where a side is full and the other one has nothing left that could free it."""
+        """Raise `Stalled` where a side is full and nothing left on the other one could free it."""
         for pair in self.intake.pairs.values():
             for lane in pair.lanes:
                 others = [other for other in pair.lanes if other is not lane]
-                if lane.full and others and all(not len(other) and other.passed for other in others):
+                if lane.full and others and all(other.full or (other.passed and not len(other)) for other in others):
+                    silent = others[0].source.topic
+                    what = "holds as many" if others[0].full else "has nothing left that could free them"
                     raise Stalled(
                         f"partition {lane.source.partition}: {len(lane.side.waiting)} events of topic "
-                        f"{lane.source.topic} wait (join.max_pending) and topic {others[0].source.topic} has nothing "
-                        f"left that could free them: send the missing events or a watermark record, or raise "
-                        f"join.max_pending"
+                        f"{lane.source.topic} wait (join.max_pending) and topic {silent} {what}: send the missing "
+                        f"events or a watermark record, or raise join.max_pending"
                     )
 
     # -- what -----------------------------------------------------------------------------------------------------

@@ -231,6 +231,16 @@ def test_a_drain_that_nothing_can_free_ends_and_names_the_silent_topic() -> None
     assert rig.ledger().pending == 5, "what was taken is committed before"
 
 
+def test_a_drain_with_both_sides_full_ends_as_well() -> None:
+    rig = Rig(rules=replace(RULES, max_pending=3))
+    for i in range(10):
+        ts = streams.T0 + i
+        rig.append("features", b'{"id":"f%d","ts":%d,"features":{"x1":1}}' % (i, ts))
+        rig.append("labels", b'{"id":"l%d","ts":%d,"label":1}' % (i, ts))
+    with pytest.raises(Stalled, match=r"3 events of topic features wait.*topic labels holds as many"):
+        rig.worker().drain()
+
+
 def test_only_bad_records_move_the_positions_and_none_is_sent_again_after_the_commit() -> None:
     """C07: a skip is part of the checkpoint even where there is nothing to learn."""
     bad: list[bytes | None] = [b"\xff\xfe{", b'{"id":', b"[1,2]", b'"text"', b"null", b"{}"]
