@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from worker.errors import Stalled, Transient
+from worker.errors import OffsetsLost, Stalled, Transient
 from worker.inspection import Inspection
 from worker.stream.events import Decoder
 from worker.stream.lanes import Lane
-from worker.stream.records import TopicPartition
+from worker.stream.records import Records, TopicPartition
 from worker.stream.source import Source
 from worker.turn import Turns
 
@@ -85,7 +85,7 @@ class Loop:
         self.turns.patience(lambda: self.ownership.follow(self.turns.checkpoint.partitions))
         self.source.fetch_only(self.intake.wanted())
         with self._stage("poll"):
-            chunks = self.source.poll(0.0 if self._busy else POLL_S)
+            chunks = self._poll()
         self._say_if_ready()
         with self._stage("decode"):
             self.inspection.look(chunks)
@@ -104,6 +104,14 @@ class Loop:
         if hurry and not taken and not chunks:
             self._check_stall()
         self._maybe_observe()
+
+    def _poll(self) -> list[Records]:
+        try:
+            return self.source.poll(0.0 if self._busy else POLL_S)
+        except OffsetsLost:
+            for source, count in self.source.lost_offsets.items():
+                self.observer.skipped_offsets(source, count)
+            raise
 
     # -- when -----------------------------------------------------------------------------------------------------
 

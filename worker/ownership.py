@@ -4,6 +4,7 @@ Positions come from the state, never from committed offsets. Nothing here trusts
 a claim or a commit under a moved fence is refused by the store.
 """
 
+import time
 from collections.abc import Iterable
 from typing import Literal
 
@@ -17,6 +18,7 @@ from worker.stream.positions import Ledger, PartitionState, SideState
 from worker.stream.records import TopicPartition
 from worker.stream.source import Source
 
+FENCED = "fenced"
 RESET = "`gradstream state reset --yes`"
 
 
@@ -36,6 +38,7 @@ class Ownership:
         self.fences: dict[int, Fence] = {}
         self._topic_ids: dict[str, str] = {}
         self._moved = False
+        self._fenced_at: float | None = None
 
     def follow(self, known: frozenset[int]) -> None:
         """Bring what is owned in line with the assignment. `known`: partitions that were ever committed."""
@@ -51,13 +54,24 @@ class Ownership:
             # An empty assignment is a group in the middle of a join: what is kept then is guarded by its fence.
             if assigned and (gone := self.fences.keys() - partitions):
                 self._drop(gone, "assigned to another worker")
-        for partition in sorted(partitions - self.fences.keys()):
-            self._claim(partition, must_exist=partition in known)
+        if self._confirmed():
+            for partition in sorted(partitions - self.fences.keys()):
+                self._claim(partition, must_exist=partition in known)
         self._moved = False
+
+    def _confirmed(self) -> bool:
+        """After a fence moved, claim again only once the group says that this is still a member.
+
+        A worker that was stopped for long believes that it owns what others have by now: the two would take the
+        partition from each other until the group's answer comes.
+        """
+        if self._fenced_at is not None and self.source.confirmed_since(self._fenced_at):
+            self._fenced_at = None
+        return self._fenced_at is None
 
     def lose(self, partitions: frozenset[int]) -> None:
         """Drop the work of partitions whose fence moved: somebody else owns them, or the state was reset."""
-        self._drop(partitions, "fenced")
+        self._drop(partitions, FENCED)
 
     def check_fences(self) -> None:
         """Drop partitions that somebody else claimed, or that a store which went back has never heard of."""
@@ -65,13 +79,15 @@ class Ownership:
             n for n, fence in self.fences.items() if (s := self.store.load_partition(n)) is None or s.fence != fence
         }
         if moved:
-            self._drop(moved, "fenced")
+            self._drop(moved, FENCED)
 
     def _drop(self, partitions: Iterable[int], reason: str) -> None:
         gone = frozenset(partitions)
         for partition in gone:
             self.intake.drop(partition)
             self.fences.pop(partition, None)
+        if reason == FENCED:
+            self._fenced_at = time.monotonic()
         self.observer.dropped(gone, reason)
 
     def _whole(self, assigned: frozenset[TopicPartition]) -> set[int]:
@@ -89,7 +105,7 @@ class Ownership:
         """Go on where reading was, unless somebody else had the partition in between."""
         stored = self.store.load_partition(partition)
         if stored is None or stored.fence != self.fences[partition]:
-            self._drop({partition}, "fenced")
+            self._drop({partition}, FENCED)
             return
         for lane in self.intake.pairs[partition].lanes:
             self.source.seek(lane.source, lane.read_offset)

@@ -1,5 +1,6 @@
 """One suite for every `Source`: the fake that other tests use must behave as Kafka does."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -115,6 +116,16 @@ def test_a_rebalance_is_told_once_and_the_assignment_is_all_pairs(world: World) 
     assert source.assignment() == {
         TopicPartition(topic, partition) for topic in (world.features, world.labels) for partition in (0, 1)
     }
+
+
+def test_the_group_confirms_a_member_again_and_again_until_it_leaves(world: World) -> None:
+    """Heartbeats go on: after any moment there is a later answer."""
+    source = world.join()
+    settle(source, shares=[4])
+    moment = time.monotonic()
+    eventually(lambda: bool(source.poll(0.03)) or source.confirmed_since(moment))
+    source.close()
+    assert not source.confirmed_since(moment)
 
 
 def test_nothing_comes_before_a_seek_and_then_all_from_there(world: World) -> None:

@@ -84,6 +84,7 @@ class FakeSource:
         self._ids = {name: topic.identity for name, topic in log.topics.items()}
         self._closed = False
         self.problem: str | None = None
+        self.lost_offsets: dict[TopicPartition, int] = {}
         log.members[group].append(self)
         log.rebalance(group)
 
@@ -146,6 +147,9 @@ class FakeSource:
 
     def assignment(self) -> frozenset[TopicPartition]:
         return self._owned
+
+    def confirmed_since(self, moment: float) -> bool:
+        return not self._closed
 
     def seek(self, source: TopicPartition, offset: int) -> None:
         if source in self._owned:

@@ -19,6 +19,11 @@ class Source(Protocol):
         """Why nothing comes, in one line; None while all is well."""
         ...
 
+    @property
+    def lost_offsets(self) -> Mapping[TopicPartition, int]:
+        """After `OffsetsLost`: how many offsets of which partition were removed unread."""
+        ...
+
     def poll(self, timeout_s: float) -> list[Records]:
         """Return what has come, bounded in records and bytes; empty columns where only the position moved."""
         ...
@@ -29,6 +34,10 @@ class Source(Protocol):
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return what this member owns now; empty while it is outside its group."""
+        ...
+
+    def confirmed_since(self, moment: float) -> bool:
+        """Say whether the group has confirmed this member after `moment` (monotonic seconds)."""
         ...
 
     def seek(self, source: TopicPartition, offset: int) -> None:

@@ -134,6 +134,16 @@ def is_stable(consumer: KafkaConsumer) -> bool:
     return bool(consumer._coordinator.state is MemberState.STABLE)  # noqa: SLF001
 
 
+def confirmed_since(consumer: KafkaConsumer, moment: float) -> bool:
+    """Say whether the group has answered a heartbeat sent, or a join made, after `moment` (monotonic seconds).
+
+    An answer that was on its way before does not count: a process that was stopped reads it when it wakes up, long
+    after the group has given its partitions away.
+    """
+    heartbeat = consumer._coordinator.heartbeat  # noqa: SLF001
+    return bool(heartbeat.last_reset > moment or heartbeat.last_receive >= heartbeat.last_send > moment)
+
+
 def is_fenced(consumer: KafkaConsumer) -> bool:
     """Say whether another member has taken this one's static id.
 

@@ -111,6 +111,10 @@ class KafkaSource:
         consumer = self._consumer
         return self._owned if consumer is not None and guards.is_member(consumer) else frozenset()
 
+    def confirmed_since(self, moment: float) -> bool:
+        consumer = self._consumer
+        return consumer is not None and guards.is_stable(consumer) and guards.confirmed_since(consumer, moment)
+
     def seek(self, source: TopicPartition, offset: int) -> None:
         """See `Source`. A partition that is not assigned any more is passed over: `take_rebalance` tells."""
         consumer = self._consumer
