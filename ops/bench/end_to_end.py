@@ -53,7 +53,7 @@ def _mode(make: Callable[..., Model], events: Model, sizes: Sizes, mode: str, ro
         source.append(alone("adapter", events.servers.kafka, topics, records))
         worker.append(learn(make(events, stream__mode=mode), sizes.examples))
     return [
-        _whole(mode, worker, client, sizes.examples),
+        whole(mode, worker, client, sizes.examples),
         rate(f"end to end, {mode}: share of what the client alone reads", "", _shares(worker, client)),
         _reader(f"the client alone, {mode}", client, sizes.examples),
         _reader(f"the worker's source alone, {mode}", source, sizes.examples),
@@ -70,7 +70,7 @@ def _reader(name: str, runs: list[Run], examples: int) -> Figure:
     return rate(name, "examples/s", [examples / run.seconds for run in runs], more=more)
 
 
-def _whole(mode: str, worker: list[Run], client: list[Run], examples: int) -> Figure:
+def whole(mode: str, worker: list[Run], client: list[Run], examples: int) -> Figure:
     figure = _reader(f"end to end, {mode}", worker, examples)
     percent = {stage: round(100 * median(run.stages[stage] for run in worker), 1) for stage in worker[0].stages}
     more = {**figure.more, **{f"{stage} %": value for stage, value in percent.items()}}

@@ -6,6 +6,7 @@ A process of its own, so that it can be kept on the core that the worker gets. `
 """
 
 import json
+import logging
 import sys
 import time
 import uuid
@@ -57,6 +58,7 @@ def _taken(poll: Callable[[], int], count: int) -> Taken:
 def main(arguments: Sequence[str]) -> None:
     way, broker, count, *topics = arguments
     configure_logs("error")  # stdout is for the result alone
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # as the worker's source sets it
     config = KafkaConfig(broker, f"poll-{uuid.uuid4().hex[:12]}")
     ways = {"client": client_alone, "adapter": adapter_alone}
     print(json.dumps(ways[way](config, topics, int(count))))
