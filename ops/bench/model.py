@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ops.bench.events import NAMES
 from ops.bench.machine import keep_on_core
@@ -39,13 +39,13 @@ def wait_for(condition: Callable[[], Any], what: str, pause_s: float = 0.02) -> 
 class Worker:
     """A worker process and its log."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", log: IO[bytes]) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", log: Path) -> None:
         self.process = process
         self._log = log
 
     def lines(self) -> list[dict[str, Any]]:
         lines = []
-        for line in Path(self._log.name).read_text(errors="replace").splitlines():
+        for line in self._log.read_text(errors="replace").splitlines():
             try:
                 lines.append(json.loads(line))
             except ValueError:
@@ -104,9 +104,10 @@ class Model:
             f"GRADSTREAM_{key.replace('.', '__').upper()}": value if isinstance(value, str) else json.dumps(value)
             for key, value in self.settings.items()
         }
-        log = (self.folder / f"{self.name}-{len(self.workers)}.log").open("wb")
+        log = self.folder / f"{self.name}-{len(self.workers)}.log"
         command = [sys.executable, "-m", "worker", "worker", *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=clean | variables)
+        with log.open("wb") as file:
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=clean | variables)
         keep_on_core(process.pid)
         self.workers.append(Worker(process, log))
         return self.workers[-1]

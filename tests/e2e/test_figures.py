@@ -6,12 +6,17 @@ lie in between, and none of them may change a digit.
 
 import json
 import math
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
+from ops.bench import commit, end_to_end, restart
+from ops.bench.model import models
+from ops.bench.servers import Servers
+from ops.bench.sizes import Sizes
 from tests.e2e.world import Event, World, example, feature, label
 from tests.unit.datasets import bananas, elec2, phishing, trump_approval
 from worker.stream.rows import Examples
@@ -151,3 +156,15 @@ def test_one_step_on_y_equals_2x_can_be_followed_through_the_commands(world_of: 
     assert message["loss"] == pytest.approx(44.0, abs=1e-12)
     # The norm has the intercept in it, whose gradient is −(2/5) Σ 2x = −12.
     assert message["grad_norm"] == pytest.approx(math.hypot(44, 12), abs=1e-12)
+
+
+def test_the_bench_measures_a_few_events_through_whole_workers(apache_kafka: str, redis_url: str) -> None:
+    servers, sizes = Servers(apache_kafka, redis_url), Sizes(examples=300, rounds=1, parameters=(0,), commits=3)
+    figures = {figure.name: figure for figure in end_to_end.measure(servers, sizes) + commit.measure(servers, sizes)}
+    assert {"end to end, joined", "end to end, inline", "the client alone, joined", "commit, 21 parameters"} < set(
+        figures
+    )
+    assert all(figure.value > 0 for figure in figures.values())
+    with models(servers) as make:
+        figure = restart.restarted(make(kafka__group_instance_id=uuid.uuid4().hex), 50, "static member")
+    assert figure.more == {"lost or learned twice": 0}
