@@ -61,13 +61,14 @@ def run_worker(settings: Settings, *, drain: bool = False, init: bool = False) -
         resources.enter_context(stop.installed())
         store, kafka = redis_store(settings), kafka_config(settings)
         observer = _observer(settings, store, kafka, person, resources)
+        early = Patience(PATIENCE_S, observer.waiting, stop)  # there is no commit yet that a stop would wait for
         patience = Patience(PATIENCE_S, observer.waiting, stop.overdue)
-        admin = resources.enter_context(closing(patience(lambda: TopicAdmin(kafka))))
-        _prepare(settings, store, admin, observer, patience)
+        admin = resources.enter_context(closing(early(lambda: TopicAdmin(kafka))))
+        _prepare(settings, store, admin, observer, early)
         if init:
-            patience(lambda: ensure_state(store, admin, settings, person.worker))
-        every = patience(lambda: sources(admin, settings))
-        source = resources.enter_context(closing(patience(lambda: KafkaSource(kafka, event_topics(settings)))))
+            early(lambda: ensure_state(store, admin, settings, person.worker))
+        every = early(lambda: sources(admin, settings))
+        source = resources.enter_context(closing(early(lambda: KafkaSource(kafka, event_topics(settings)))))
         letters = resources.enter_context(closing(KafkaDeadLetters(kafka, settings.stream.dead_letters_topic)))
         ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
         turns = _turns(settings, ownership, letters, patience, person)
@@ -97,14 +98,15 @@ def _observer(
     facts = {"model": settings.model.name, **asdict(person), "http": endpoint.url}
     announce, every_s = announcer(store, person.worker), observe.metrics_every_ms / 1000
     roles = {topic: role for role, topic in stream.event_topics.items()}
-    return WorkerObserver(meters, pulse, metrics, announce, facts, settings.spec().task, roles, every_s)
+    observer = WorkerObserver(meters, pulse, metrics, announce, facts, settings.spec().task, roles, every_s)
+    return resources.enter_context(closing(observer))
 
 
 def _prepare(
     settings: Settings, store: RedisStore, admin: TopicAdmin, observer: WorkerObserver, patience: Patience
 ) -> None:
     """Check both servers before the group is joined."""
-    store.wait_until_ready(PATIENCE_S)
+    patience(store.version)  # waits for a server that is starting or loading
     notes = [*patience(store.check_server), *patience(lambda: ensure_topics(admin, settings))]
     if codecs := missing_codecs():
         notes.append(f"batches compressed with {', '.join(codecs)} can not be read here: install the codec")
