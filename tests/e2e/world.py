@@ -9,20 +9,31 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as ClientPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 
 from worker.state import checkpoint as codec
 from worker.state.redis_connect import connect
 from worker.state.redis_store import RedisStore
 from worker.state.store import Checkpoint
+from worker.stream.kafka.connection import KafkaConfig
+from worker.stream.kafka.topics import TopicAdmin
 from worker.stream.positions import Ledger
+from worker.stream.records import TopicPartition
+
+STOPPED_S = 10.0  # promised: how long a worker takes to end after SIGTERM
 
 
 class Event(NamedTuple):
@@ -79,6 +90,9 @@ class Child:
     def said(self, event: str) -> bool:
         return any(line.get("event") == event for line in self.lines())
 
+    def said_times(self, event: str) -> int:
+        return sum(line.get("event") == event for line in self.lines())
+
     def wait_until_said(self, event: str, deadline_s: float = 60.0) -> None:
         def look() -> bool:
             assert self.process.poll() is None or self.said(event), f"ended early:\n{self.tail()}"
@@ -89,6 +103,31 @@ class Child:
     def http(self) -> str:
         self.wait_until_said("serving metrics")
         return str(next(line["url"] for line in self.lines() if line.get("event") == "serving metrics"))
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Return status and body of the worker's HTTP endpoint."""
+        try:
+            with urllib.request.urlopen(self.http() + path, timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def metric(self, name: str, **labels: str) -> float:
+        """Return the sum over all series of this name that carry these labels."""
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(self.get("/metrics")[1])
+            for sample in family.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+    def not_ready_because(self) -> str:
+        """Return why the worker says that it is not ready; "" when it says that it is."""
+        status, body = self.get("/readyz")
+        answer = json.loads(body)
+        assert (status == 200) == answer["ready"]
+        return answer["reason"] or ""
 
     def tail(self) -> str:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
@@ -107,6 +146,11 @@ class Child:
         finally:
             self._log.close()
 
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to end and return its exit code; it has to be gone within what is promised."""
+        self.kill(number)
+        return self.wait(STOPPED_S)
+
     def close(self) -> None:
         self.kill()
         self.process.wait()
@@ -121,6 +165,8 @@ class World:
         partitions: int = 1, events_of: "World | None" = None, **settings: object,
     ) -> None:  # fmt: skip
         self.kafka = kafka
+        self.redis_url = redis_url
+        self.partitions = partitions
         self.folder = folder
         self.name = f"m-{uuid.uuid4().hex[:12]}"
         self.topics = {
@@ -236,6 +282,66 @@ class World:
         finally:
             consumer.close()
 
+    def wait_for_commit(self, child: Child, number: int) -> None:
+        """Return as soon as the state has this version, or a later one."""
+
+        def committed() -> bool:
+            assert child.process.poll() is None, f"ended early:\n{child.tail()}"
+            version = self.store.version()
+            return version is not None and version.number >= number
+
+        wait_for(committed, f"commit {number}")
+
+    def freeze_at_commit(self, child: Child, number: int) -> None:
+        """Stop the process in the middle of its work, so that something can be taken away from under it."""
+        self.wait_for_commit(child, number)
+        child.kill(signal.SIGSTOP)
+
+    def wait_until_taken(self, records: int, deadline_s: float = 60.0) -> None:
+        """Return once this many records are in the books."""
+
+        def taken() -> bool:
+            assert any(child.process.poll() is None for child in self.children), self.children[-1].tail()
+            return self.ledger().consumed >= records
+
+        wait_for(taken, f"{records} records in the ledger", deadline_s)
+
+    def wait_until_shared(self, workers: int) -> None:
+        """Return once this many workers say that they own partitions, each its own, none left over."""
+        every = sorted(range(self.partitions))
+
+        def shared() -> bool:
+            said: list[dict[str, Any]] = self.store.workers()
+            owned = [one["partitions"] for one in said]
+            return len(owned) == workers and all(owned) and sorted(chain.from_iterable(owned)) == every
+
+        wait_for(shared, f"{workers} workers share the partitions")
+
+    def damage_state(self) -> None:
+        """Flip one bit in the middle of the stored state."""
+        client, key = connect(self.redis_url).client, self.store.keys.state
+        where = client.strlen(key) // 2
+        byte = client.getrange(key, where, where)
+        client.setrange(key, where, bytes([byte[0] ^ 1]))
+
+    def forget_state(self) -> None:
+        """Delete everything that the store knows of this model, as a FLUSHALL would."""
+        client = connect(self.redis_url).client
+        client.delete(*client.keys(f"gradstream:{{{self.name}}}:*"))
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the next offsets that the state holds."""
+        return {
+            TopicPartition(side.topic, stored.state.partition): side.next_offset
+            for stored in self.store.partitions()
+            for side in stored.state.sides
+        }
+
+    def acknowledged(self) -> dict[TopicPartition, int]:
+        """Return the offsets that the group has committed in Kafka."""
+        with closing(TopicAdmin(KafkaConfig(self.kafka))) as admin:
+            return admin.group_committed(f"gradstream-{self.name}", self.topics.values())
+
     def dead_letters(self) -> list[tuple[str, int, int, str]]:
         """Return (topic, partition, offset, reason) of each refused record, once."""
         letters = set()
@@ -250,3 +356,22 @@ class World:
             child.close()
         self.producer.close()
         self._admin.close()
+
+
+NewWorld = Callable[..., World]
+
+
+@contextmanager
+def worlds(
+    kafka: str, redis_url: str, folders: pytest.TempPathFactory, features: Iterable[Mapping[str, object]]
+) -> Iterator[NewWorld]:
+    """Yield a function that makes worlds on these servers; all of them are closed at the end."""
+    made: list[World] = []
+
+    def make(**settings: Any) -> World:
+        made.append(World(kafka, redis_url, folders.mktemp("world"), features, **settings))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.close()

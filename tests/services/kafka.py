@@ -32,6 +32,8 @@ class KafkaServer(Protocol):
 
     def stop(self) -> None: ...
     def start(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -70,6 +72,13 @@ class ContainerKafka:
     def start(self) -> None:
         self._container.get_wrapped_container().start()
         self._wait()
+
+    def pause(self) -> None:
+        """Freeze it: connections stand, and nothing answers."""
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        self._container.get_wrapped_container().unpause()
 
     def close(self) -> None:
         self._container.stop()
@@ -117,7 +126,7 @@ class EmbeddedKafka:
     def stop(self) -> None:
         left_out("docker", "only a broker in a container can be stopped and started with its data")
 
-    start = stop
+    start = pause = resume = stop
 
     def close(self) -> None:
         self._broker.__exit__(None, None, None)

@@ -30,6 +30,8 @@ class RedisServer(Protocol):
     def url(self) -> str: ...
     def kill(self) -> None: ...
     def start(self) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -86,6 +88,13 @@ class ContainerServer:
         self._container.get_wrapped_container().start()
         wait_until(answers(self.url))
 
+    def pause(self) -> None:
+        """Freeze it: connections stand, and nothing answers."""
+        self._container.get_wrapped_container().pause()
+
+    def resume(self) -> None:
+        self._container.get_wrapped_container().unpause()
+
     def close(self) -> None:
         self._container.stop()
 
@@ -111,6 +120,11 @@ class EmbeddedServer:
 
     def start(self) -> None:
         self._server.start()
+
+    def pause(self) -> None:
+        left_out("docker", "only a server in a container can be frozen")
+
+    resume = pause
 
     def close(self) -> None:
         self._server.terminate()
