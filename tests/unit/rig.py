@@ -11,6 +11,7 @@ from worker.inspection import Inspection
 from worker.learn.learner import Learner
 from worker.learn.model import initial_state
 from worker.loop import Loop, Pace
+from worker.observe.observer import Observer
 from worker.ownership import Ownership
 from worker.patience import Patience
 from worker.spec import Feature, Hyper, Spec
@@ -62,8 +63,8 @@ class Rig:
     def sources(self) -> list[TopicPartition]:
         return [TopicPartition(topic, n) for topic in self.topics for n in range(self.partitions)]
 
-    def worker(self, max_poll_records: int = 500) -> "Worker":
-        return Worker(self, max_poll_records)
+    def worker(self, max_poll_records: int = 500, observer: Observer | None = None) -> "Worker":
+        return Worker(self, max_poll_records, observer)
 
     def digest(self) -> str:
         return codec.digest(self.store.load().learner)
@@ -79,22 +80,23 @@ class Rig:
 
 
 class Worker:
-    """One worker on a rig."""
+    """One worker on a rig. `observer`: who is told in place of the recorder."""
 
-    def __init__(self, rig: Rig, max_poll_records: int) -> None:
+    def __init__(self, rig: Rig, max_poll_records: int, observer: Observer | None = None) -> None:
         self.rig = rig
         self.observer = Recorder()
+        told: Observer = observer or self.observer
         self.store = MemoryStore(rig.server, "m")
         self.source = FakeSource(rig.log, "g", rig.topics, max_poll_records)
-        self.patience = Patience(rig.patience_s, self.observer.waiting, lambda: False, first_wait_s=0.0)
+        self.patience = Patience(rig.patience_s, told.waiting, lambda: False, first_wait_s=0.0)
         intake = Intake(rig.joined, rig.rules, RowFormat(rig.spec), rig.hyper.batch_size)
-        self.ownership = Ownership(self.source, self.store, intake, rig.topics, "earliest", self.observer)
+        self.ownership = Ownership(self.source, self.store, intake, rig.topics, "earliest", told)
         stamp = Stamp("w", "numpy", "digest")
         learn = Learner(rig.spec, rig.hyper)
         self.turns = Turns(self.ownership, learn, rig.spec, rig.letters, self.patience, stamp)
         roles = {"features": "features", "labels": "labels", "examples": "examples"}
         decoders = {topic: Decoder(rig.spec, roles[topic]) for topic in rig.topics}  # type: ignore[arg-type]
-        inspection = Inspection(PartitioningCheck(), decoders, rig.partitions, self.observer)
+        inspection = Inspection(PartitioningCheck(), decoders, rig.partitions, told)
         self.loop = Loop(self.source, decoders, self.turns, inspection, rig.pace)
 
     def drain(self, rounds: int = 100_000) -> None:

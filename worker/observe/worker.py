@@ -42,13 +42,18 @@ def together(reports: list[Report]) -> Report:
     )
 
 
-def by_step(report: Report) -> list[Report]:
-    """Return one report a step."""
+def by_step(moment: Moment, report: Report) -> list[tuple[Moment, Report]]:
+    """Return each step apart, with the counts of steps and examples as they were right after it."""
     columns = zip(report.rows, report.skipped, report.loss, report.grad_norm, report.grad_norm_max, strict=True)
-    return [
-        replace(report, rows=[rows], skipped=[skipped], loss=[loss], grad_norm=[norm], grad_norm_max=[top], guilty=[])
-        for rows, skipped, loss, norm, top in columns
-    ]
+    step, examples = moment.step, moment.examples
+    steps = []
+    for rows, skipped, loss, norm, top in reversed(list(columns)):
+        alone = replace(
+            report, rows=[rows], skipped=[skipped], loss=[loss], grad_norm=[norm], grad_norm_max=[top], guilty=[]
+        )
+        steps.append((replace(moment, step=step, examples=examples), alone))
+        step, examples = step - bool(rows), examples - rows
+    return steps[::-1]
 
 
 class WorkerObserver:
@@ -69,6 +74,7 @@ class WorkerObserver:
         self._log = get_logger()
         self._sparing = Sparing(self._log)
         self._reports: list[Report] = []
+        self._untold: Turn | None = None  # the last turn, while metrics and messages are behind it
         self._next_message = 0.0
         self._next_progress = 0.0
         self._notes: list[str] = []
@@ -79,6 +85,7 @@ class WorkerObserver:
 
     def tick(self) -> None:
         self._pulse.tick()
+        self._maybe_tell()  # the last turn before a silence has no next one to be told with
 
     def ready(self) -> None:
         self._pulse.ready()
@@ -105,12 +112,21 @@ class WorkerObserver:
         if turn.report.guilty:
             left_out, number = len(turn.report.guilty), turn.version.number
             self._log.warning("rows left out: their step is not finite", rows=left_out, state_version=number)
-        self._tell(turn)
+        if turn.report.rows:
+            self._reports.append(turn.report)
+        self._untold = turn
+        self._maybe_tell()
         self.ready()
 
+    def close(self) -> None:
+        """Tell what was held back; call before the metrics topic is closed."""
+        if self._untold is not None:
+            self._tell(self._untold, time.monotonic())
+
     def pending(self, waiting: Mapping[str, int]) -> None:
-        self._pending = dict(waiting)
-        for topic, count in waiting.items():
+        """Take what waits, by topic; a topic of which this worker owns nothing any more is 0."""
+        self._pending = {topic: waiting.get(topic, 0) for topic in self._roles}
+        for topic, count in self._pending.items():
             if (kind := self._roles[topic]) != "examples":  # inline, nothing waits
                 self._meters.pending(kind, count)
 
@@ -181,14 +197,14 @@ class WorkerObserver:
     def unknown_feature(self, topic: str, name: str) -> None:
         self._log.info("a feature that the model does not have", topic=topic, feature=name)
 
-    def _tell(self, turn: Turn) -> None:
+    def _maybe_tell(self) -> None:
+        if self._untold is not None and (now := time.monotonic()) >= self._next_message:
+            self._next_message = now + self._every_s
+            self._tell(self._untold, now)
+
+    def _tell(self, turn: Turn, now: float) -> None:
         """Send what the turns since the last message learned, and bring evaluation and health up to date."""
-        if turn.report.rows:
-            self._reports.append(turn.report)
-        now = time.monotonic()
-        if now < self._next_message:
-            return
-        self._next_message = now + self._every_s
+        self._untold = None
         evaluation = summary(turn.state, self._task)
         counters = turn.state.arrays
         verdict = health(
@@ -221,8 +237,9 @@ class WorkerObserver:
             event_lag_ms=stamp_ms - turn.newest_ms if turn.newest_ms >= 0 else None,
             pending_features=waiting.get("features"), pending_labels=waiting.get("labels"),
         )  # fmt: skip
-        for report in by_step(together(reports)) if not self._every_s else [together(reports)]:
-            self._metrics.send(metrics_message(moment, report))
+        report = together(reports)
+        for when, what in [(moment, report)] if self._every_s else by_step(moment, report):
+            self._metrics.send(metrics_message(when, what))
 
 
 def announcer(store: Store, worker: str) -> Announce:

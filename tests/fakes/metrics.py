@@ -1,0 +1,23 @@
+"""A metrics topic in memory. Messages are written and read as strict JSON, as any reader would."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from worker.observe.kafka_metrics import encode
+
+
+def _not_json(literal: str) -> None:
+    raise AssertionError(f"{literal} is not JSON")
+
+
+class FakeMetricsTopic:
+    """Answers to `worker.stream.source.MetricsTopic`."""
+
+    dropped = 0
+
+    def __init__(self) -> None:
+        self.messages: list[dict[str, Any]] = []
+
+    def send(self, message: Mapping[str, object]) -> None:
+        self.messages.append(json.loads(encode(message), parse_constant=_not_json))
