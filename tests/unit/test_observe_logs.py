@@ -146,3 +146,12 @@ def test_repeated_warnings_pass_once_per_interval_and_say_how_many_were_kept_bac
         ("another", None, None),
         ("features and labels never meet", 5, 4),
     ]
+
+
+def test_one_kind_of_a_warning_does_not_keep_another_one_back(stream: io.StringIO) -> None:
+    """A worker that waited for Kafka at its start still says, a moment later, that Redis is away."""
+    configure_logs(stream=stream)
+    sparing = Sparing(get_logger(), every_s=60.0, clock=lambda: 0.0)
+    for kind in ("Kafka", "Redis", "Kafka", "Redis"):
+        sparing.warning("waiting", kind, problem=f"{kind} does not answer")
+    assert [line["problem"] for line in lines(stream)] == ["Kafka does not answer", "Redis does not answer"]

@@ -83,16 +83,19 @@ class Sparing:
         self._log = log
         self._every_s = every_s
         self._clock = clock
-        self._seen: dict[str, tuple[float, int]] = {}  # event -> (last passed on, kept back since)
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # -> (last passed on, kept back since)
 
-    def warning(self, event: str, **fields: object) -> None:
-        """`event` is a fixed sentence from the code (ids and positions go into `fields`), so their number is small."""
-        now = self._clock()
-        last, kept_back = self._seen.get(event, (-self._every_s + now, 0))
+    def warning(self, event: str, kind: str = "", **fields: object) -> None:
+        """`event` is a fixed sentence from the code (ids and positions go into `fields`), so their number is small.
+
+        One event of two kinds is two warnings: one kind must not keep the other one back.
+        """
+        now, what = self._clock(), (event, kind)
+        last, kept_back = self._seen.get(what, (-self._every_s + now, 0))
         if now - last < self._every_s:
-            self._seen[event] = (last, kept_back + 1)
+            self._seen[what] = (last, kept_back + 1)
             return
-        self._seen[event] = (now, 0)
+        self._seen[what] = (now, 0)
         self._log.warning(event, **fields, **({"kept_back": kept_back} if kept_back else {}))
 
 

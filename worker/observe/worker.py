@@ -3,6 +3,7 @@
 Best effort: nothing here fails or blocks training.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -93,7 +94,8 @@ class WorkerObserver:
     def waiting(self, problem: str) -> None:
         self._pulse.tick()
         self._pulse.not_ready(problem)
-        self._sparing.warning("waiting", problem=problem)
+        kind = re.sub(r"\d+", "", problem)  # the same problem with other numbers is no news
+        self._sparing.warning("waiting", kind, problem=problem)
 
     def stage(self, name: str, seconds: float) -> None:
         self._meters.stage(name, seconds)

@@ -25,6 +25,7 @@ from worker.stream.records import Records, TopicPartition
 
 _CHECK_EVERY_S = 2.0  # how often positions are compared with end offsets, and topics with their ids
 _QUIET_S = 2.0  # a partition that moved since then needs no comparison
+_UNKNOWN_S = 1.0  # a client that has just started knows no topics: not yet a reason to tell a person to create them
 _GONE_S = 3.0  # a broker that has just started may not know its topics yet
 _ANSWER_MS = 5_000  # how long a question to the broker may take
 _CLOSE_MS = 3_000
@@ -57,6 +58,7 @@ class KafkaSource:
         self._wanted: frozenset[TopicPartition] | None = None  # None: all
         self._ids: dict[str, str] = {}
         self._gone_since: dict[str, float] = {}
+        self._unknown_since: float | None = None
         self._progress = Progress(patience_s)
         self._join_patience_s = config.max_poll_interval_ms / 1000 + patience_s
         self._joined_at = self._next_check = clock()
@@ -363,7 +365,12 @@ class KafkaSource:
         if not guards.is_connected(consumer):
             return f"Kafka at {self._config.bootstrap_servers} does not answer"
         missing = [topic for topic in self._topics if not guards.is_known(consumer, topic)]
-        return _missing(missing[0]) if missing else None
+        if not missing:
+            self._unknown_since = None
+            return None
+        now = self._clock()
+        self._unknown_since = now if self._unknown_since is None else self._unknown_since
+        return _missing(missing[0]) if now - self._unknown_since >= _UNKNOWN_S else _asking(missing[0])
 
     def _on_acknowledged(self, _: object, answer: object) -> None:
         if isinstance(answer, errors.KafkaError):
@@ -425,6 +432,10 @@ def _close(consumer: KafkaConsumer) -> None:
 
 def _missing(topic: str) -> str:
     return f"topic {topic} does not exist: create it with `gradstream init`"
+
+
+def _asking(topic: str) -> str:
+    return f"asking Kafka for topic {topic}"
 
 
 def _recreated(topic: str, before: str, after: str) -> str:
