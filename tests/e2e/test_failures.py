@@ -93,7 +93,7 @@ def test_redis_killed_and_restarted_while_a_worker_drains_changes_nothing(
         fragile.freeze_at_commit(child, commit)
         own_redis.kill()
         child.kill(signal.SIGCONT)
-        _wait_until_noticed(child)
+        child.wait_until_not_ready()
         own_redis.start()
     assert child.wait() == 0, child.tail()
     assert Learned.of(fragile) == undisturbed
@@ -106,18 +106,10 @@ def test_a_broker_restarted_while_a_worker_drains_changes_nothing(
     fragile.freeze_at_commit(child, 10)
     own_kafka.stop()
     child.kill(signal.SIGCONT)
-    _wait_until_noticed(child)
+    child.wait_until_not_ready()
     own_kafka.start()
     assert child.wait() == 0, child.tail()
     assert Learned.of(fragile) == undisturbed
-
-
-def _wait_until_noticed(child: Child) -> None:
-    def noticed() -> bool:
-        assert child.process.poll() is None, f"ended early:\n{child.tail()}"
-        return child.not_ready_because() != ""
-
-    wait_for(noticed, "the worker says that it is not ready")
 
 
 @pytest.mark.parametrize("away", ["Redis", "Kafka"])
@@ -133,7 +125,7 @@ def test_a_server_that_does_not_answer_for_a_while_makes_the_worker_wait_alive(
     try:
         child.kill(signal.SIGCONT)
         back_at = time.monotonic() + OUTAGE_S
-        _wait_until_noticed(child)
+        child.wait_until_not_ready()
         _stays_alive_until(child, back_at)
         reason = child.not_ready_because()
     finally:
@@ -150,6 +142,36 @@ def _stays_alive_until(child: Child, end: float) -> None:
         return time.monotonic() >= end
 
     wait_for(over, "the end of the outage")
+
+
+def test_a_worker_whose_kafka_does_not_answer_ends_when_told(fragile: World, own_kafka: KafkaServer) -> None:
+    """Its dead letters can not be acknowledged, so it may end without a commit, but it ends in time."""
+    child = fragile.start("--init")
+    fragile.freeze_at_commit(child, 10)
+    own_kafka.pause()
+    try:
+        child.kill(signal.SIGCONT)
+        child.wait_until_not_ready()
+        assert child.stop() in (0, 6), child.tail()
+    finally:
+        own_kafka.resume()
+    fragile.ledger()
+
+
+def test_a_store_that_comes_back_older_is_filled_again_from_the_log(new_world: NewWorld, undisturbed: Learned) -> None:
+    """A machine that crashed has lost its last second: the worker falls back to what is stored, and relearns."""
+    world = new_world(**SETTINGS)
+    world.send(EVENTS)
+    child = world.start("--init", "--drain")
+    world.freeze_at_commit(child, 10)
+    past = world.stored()
+    child.kill(signal.SIGCONT)
+    world.freeze_at_commit(child, 30)
+    world.go_back(past)
+    child.kill(signal.SIGCONT)
+    assert child.wait() == 0, child.tail()
+    assert child.said("the state store went back")
+    assert Learned.of(world) == undisturbed
 
 
 # -- workers that stand still ---------------------------------------------------------------------------------------
@@ -314,6 +336,18 @@ def test_a_state_lost_under_a_running_worker_stops_it(small: NewWorld) -> None:
     world.forget_state()
     assert child.wait() == 7, child.tail()
     assert world.store.version() is None, "nothing was begun again"
+
+
+def test_a_reset_under_a_running_worker_is_followed(small: NewWorld) -> None:
+    world = small()
+    world.send(_pairs(0, 50))
+    child = world.start("--init")
+    world.wait_until_taken(100)
+    reset = world.json("state", "reset", "--yes")["state_version"]
+    wait_for(lambda: world.ledger().consumed == 100 and world.checkpoint().version.number > reset, "it learns again")
+    assert world.ledger() == Ledger(consumed=100, trained=100)
+    assert world.checkpoint().learner.examples == 50
+    assert child.stop() == 0
 
 
 # -- the metrics topic ----------------------------------------------------------------------------------------------

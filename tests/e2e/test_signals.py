@@ -71,6 +71,18 @@ def test_a_worker_that_is_told_to_end_commits_what_it_took_and_acknowledges_exac
     assert weights[0] == pytest.approx(weights[1], rel=1e-9, abs=1e-9), "one batch may be learned in two steps"
 
 
+def test_a_draining_worker_without_a_partition_ends_when_the_others_are_done(new_world: NewWorld) -> None:
+    """What was there at its start has to be committed, whoever owns it."""
+    world = new_world(**SETTINGS | {"commit.every_s": 0.2})
+    owner = world.start("--init")
+    world.wait_until_shared(1)
+    sent = world.send(EVENTS)
+    idle = world.start("--drain")
+    assert idle.wait() == 0, idle.tail()
+    assert world.ledger().consumed == sent
+    assert owner.stop() == 0
+
+
 def test_an_idle_worker_ends_at_once_by_sigint_too(new_world: NewWorld) -> None:
     world = new_world()
     child = world.start("--init")
@@ -91,7 +103,7 @@ def test_a_worker_that_waits_for_redis_at_its_start_ends_when_told(fragile: Worl
     own_redis.pause()
     try:
         child = fragile.start("--init")
-        wait_for(child.not_ready_because, "it is up")
+        child.wait_until_not_ready("Redis")
         assert child.get("/healthz")[0] == 200
         assert child.stop() in (0, 6), child.tail()
     finally:
@@ -105,7 +117,7 @@ def test_a_worker_whose_redis_is_away_ends_when_told(fragile: World, own_redis: 
     own_redis.pause()
     try:
         child.kill(signal.SIGCONT)
-        wait_for(lambda: child.said("waiting"), "it waits for Redis")
+        child.wait_until_not_ready("Redis")
         assert child.stop() in (0, 6), child.tail()
     finally:
         own_redis.resume()
@@ -120,7 +132,7 @@ def test_a_second_signal_ends_it_at_once(fragile: World, own_redis: RedisServer,
     own_redis.pause()  # so that the first signal can not be followed at once
     try:
         child.kill(signal.SIGCONT)
-        wait_for(lambda: child.said("waiting"), "it waits for Redis")
+        child.wait_until_not_ready("Redis")
         wait_for(lambda: _told_again(child, number), "it ends long before the grace of the first one is over", 5)
         assert child.wait() == 128 + number
     finally:

@@ -129,6 +129,16 @@ class Child:
         assert (status == 200) == answer["ready"]
         return answer["reason"] or ""
 
+    def wait_until_not_ready(self, word: str = "") -> None:
+        """Return once the worker says that it is not ready, for a reason with this word in it."""
+
+        def noticed() -> bool:
+            assert self.process.poll() is None, f"ended early:\n{self.tail()}"
+            reason = self.not_ready_because()
+            return reason != "" and word in reason
+
+        wait_for(noticed, f"the worker says that it is not ready ({word})")
+
     def tail(self) -> str:
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-15:])
 
@@ -328,6 +338,20 @@ class World:
         """Delete everything that the store knows of this model, as a FLUSHALL would."""
         client = connect(self.redis_url).client
         client.delete(*client.keys(f"gradstream:{{{self.name}}}:*"))
+
+    def stored(self) -> dict[bytes, bytes]:
+        """Return everything that the store holds of this model."""
+        client = connect(self.redis_url).client
+        return {key: client.dump(key) for key in client.keys(f"gradstream:{{{self.name}}}:*")}
+
+    def go_back(self, past: Mapping[bytes, bytes]) -> None:
+        """Put the store back to what it held before, in one step."""
+        change = connect(self.redis_url).client.pipeline(transaction=True)
+        for key in self.stored().keys() | past.keys():
+            change.delete(key)
+        for key, dump in past.items():
+            change.restore(key, 0, dump)
+        change.execute()
 
     def positions(self) -> dict[TopicPartition, int]:
         """Return the next offsets that the state holds."""
