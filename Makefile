@@ -2,7 +2,6 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
-PARALLEL ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-unit test-order lint format bench ci clean
@@ -21,8 +20,9 @@ demo: .venv/ready ## two weeks of real flights through an embedded broker and st
 	.venv/bin/gradstream demo $(DEMO)
 
 test: .venv/ready ## every test that this machine can run; says what it left out and why
-	$(PYTEST) -m 'not crash and not stack' $(PARALLEL)
-	$(PYTEST) -m 'crash or stack'
+	$(PYTEST) tests/unit
+	$(PYTEST) tests/contract tests/integration tests/e2e -m 'not crash and not stack'
+	$(PYTEST) tests/e2e -m 'crash or stack'
 
 test-unit: .venv/ready ## the pure parts, seconds
 	$(PYTEST) tests/unit
