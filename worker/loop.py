@@ -107,7 +107,7 @@ class Loop:
 
     def _poll(self) -> list[Records]:
         try:
-            return self.source.poll(0.0 if self._busy else POLL_S)
+            return self.turns.patience(lambda: self.source.poll(0.0 if self._busy else POLL_S))
         except OffsetsLost:
             for source, count in self.source.lost_offsets.items():
                 self.observer.skipped_offsets(source, count)

@@ -12,13 +12,13 @@ from tests.e2e import streams
 from tests.e2e.world import Event
 from tests.fakes.store import Failure
 from tests.unit.rig import QUICK, Rig
-from worker.errors import ConfigError, OffsetsLost, Stalled, StateMissing, Unreachable
+from worker.errors import ConfigError, OffsetsLost, Stalled, StateMissing, Transient, Unreachable
 from worker.learn.model import initial_state
 from worker.spec import Feature, Spec
 from worker.state.store import Checkpoint, LogEntry, Version
 from worker.stream.join import JoinRules
 from worker.stream.positions import Consumed
-from worker.stream.records import TopicPartition
+from worker.stream.records import Records, TopicPartition
 
 RULES = JoinRules(window_ms=streams.WINDOW_MS, remember=150)
 FAILURES: list[Failure | None] = [None, None, "before", "after"]
@@ -284,3 +284,20 @@ def test_lag_reaches_zero_behind_transaction_markers() -> None:
     worker = rig.worker()
     worker.drain()
     assert next(iter(rig.store.partitions())).state.sides[0].next_offset == 4
+
+
+def test_a_broker_that_answers_a_poll_with_an_error_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = _rig(joined=True)
+    worker = rig.worker(max_poll_records=50)
+    poll, errors = worker.source.poll, iter(range(1_000_000))
+
+    def often_failing(timeout_s: float) -> list[Records]:
+        if next(errors) % 3:
+            raise Transient("the coordinator has moved")
+        return poll(timeout_s)
+
+    monkeypatch.setattr(worker.source, "poll", often_failing)
+    worker.drain()
+    assert rig.ledger() == UNDISTURBED[True].ledger()
+    assert rig.digest() == UNDISTURBED[True].digest()
+    assert "the coordinator has moved" in worker.observer.problems
