@@ -107,8 +107,8 @@ def test_a_line_is_strict_json_whatever_is_in_it(stream: io.StringIO) -> None:
 
 def test_other_libraries_speak_in_the_same_lines_from_warning_on(stream: io.StringIO) -> None:
     configure_logs(model="flights", stream=stream)
-    logging.getLogger("kafka.conn").info("chatter")
-    logging.getLogger("kafka.conn").warning("broker %s gone", 3)
+    logging.getLogger("redis.connection").info("chatter")
+    logging.getLogger("redis.connection").warning("broker %s gone", 3)
     (line,) = lines(stream)
     assert (line["event"], line["level"], line["model"]) == ("broker 3 gone", "warning", "flights")
 
