@@ -135,7 +135,7 @@ def test_a_claim_that_never_arrived_is_made_on_the_next_try(
 
 
 def test_after_a_timeout_no_reply_is_taken_for_another(open_store: Open, redis_url: str, redis_proxy: Proxy) -> None:
-    """C46: the late reply to the first question must not become the answer to the second."""
+    """The late reply to the first question must not become the answer to the second."""
     direct, store = open_store(redis_url), open_store(redis_proxy.url, timeout_s=0.2)
     first, _ = started(direct, 0)
     assert store.version() == first.version
@@ -153,7 +153,7 @@ def test_after_a_timeout_no_reply_is_taken_for_another(open_store: Open, redis_u
 def test_a_commit_that_timed_out_but_was_done_is_recognised(
     open_store: Open, redis_url: str, redis_proxy: Proxy
 ) -> None:
-    """C46: a save reported as failed may have happened."""
+    """A save reported as failed may have happened."""
     direct, store = open_store(redis_url), open_store(redis_proxy.url, timeout_s=0.3)
     first, fences = started(direct, 0)
     commit = commit_on(first, fences)
@@ -166,7 +166,6 @@ def test_a_commit_that_timed_out_but_was_done_is_recognised(
 def test_a_pickle_under_the_key_is_refused_and_not_run(
     open_store: Open, redis_url: str, raw: "redis.Redis", tmp_path: Path
 ) -> None:
-    """C38."""
     store = open_store(redis_url)
     _, fences = started(store, 0)
     sprung = tmp_path / "sprung"
@@ -251,7 +250,7 @@ def test_a_key_of_another_type_stops_the_commit_and_a_reset_clears_it(
 
 
 def test_a_deleted_state_is_missing_and_never_begun_anew(open_store: Open, redis_url: str, raw: "redis.Redis") -> None:
-    """C44: evicted is not the same as never there."""
+    """Evicted is not the same as never there."""
     store = open_store(redis_url)
     base, fences = started(store, 0)
     commit = moved_on(store, base, fences)
@@ -284,7 +283,7 @@ def test_a_deleted_partition_is_missing_where_the_state_lists_it(
 def test_the_wrong_database_names_host_database_and_key(
     open_store: Open, redis_url: str, redis_server: RedisServer
 ) -> None:
-    """C47: nil from another database must not look like a fresh start."""
+    """Nil from another database must not look like a fresh start."""
     right, wrong = open_store(redis_url), open_store(f"redis://:@127.0.0.1:{redis_server.port}/1")
     started(right)
     with pytest.raises(StateMissing) as caught:
@@ -304,7 +303,7 @@ def test_a_reset_is_not_raced_by_a_claim(open_store: Open, redis_url: str, raw: 
 
 
 def test_no_key_of_ours_has_a_time_to_live(open_store: Open, redis_url: str, raw: "redis.Redis") -> None:
-    """C44: `volatile-…` policies evict keys with a time to live only."""
+    """`volatile-…` policies evict keys with a time to live only."""
     store = open_store(redis_url)
     base, fences = started(store, 0)
     moved_on(store, base, fences)
@@ -374,7 +373,7 @@ def test_a_flushed_server_stops_a_running_worker(open_store: Open, start_redis: 
 def test_a_full_server_keeps_the_last_state_and_takes_the_commit_once_there_is_room(
     open_store: Open, start_redis: Callable[..., RedisServer]
 ) -> None:
-    """C44: out of memory is an answer, not a loss."""
+    """Out of memory is an answer, not a loss."""
     server = start_redis("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
     store = open_store(server.url)
     base, fences = started(store, 0)
@@ -403,7 +402,7 @@ def test_a_full_server_keeps_the_last_state_and_takes_the_commit_once_there_is_r
 def test_a_server_that_can_not_persist_takes_no_commit(
     open_store: Open, start_redis: Callable[..., RedisServer]
 ) -> None:
-    """C44: MISCONF is handled like a full server."""
+    """MISCONF is handled like a full server."""
     server = start_redis("--save", "3600 1000000", "--stop-writes-on-bgsave-error", "yes")
     store = open_store(server.url)
     base, fences = started(store, 0)

@@ -67,7 +67,6 @@ def test_evicting_policies_are_refused_and_the_others_are_not(
 def test_a_state_that_was_evicted_is_told_as_lost(
     open_store: Callable[[str], RedisStore], start_redis: Callable[..., RedisServer]
 ) -> None:
-    """C44."""
     server = start_redis("--appendonly", "no")
     store = open_store(server.url)
     assert store.create(checkpoint(), entry("init"))
@@ -81,7 +80,7 @@ def test_a_state_that_was_evicted_is_told_as_lost(
 def test_a_replica_is_refused_and_a_demoted_primary_takes_no_commit(
     open_store: Callable[[str], RedisStore], start_redis: Callable[..., RedisServer]
 ) -> None:
-    """C42: a commit to a demoted primary is not lost, it is not made; promoted again, the same commit goes through."""
+    """A commit to a demoted primary is not lost, it is not made; promoted again, the same commit goes through."""
     server = start_redis("--appendonly", "no")
     store = open_store(server.url)
     base = checkpoint()
@@ -106,7 +105,7 @@ def test_a_replica_is_refused_and_a_demoted_primary_takes_no_commit(
 def test_a_server_that_is_loading_is_waited_for(
     open_store: Callable[[str], RedisStore], redis_url: str, redis_proxy: Proxy
 ) -> None:
-    """C47: LOADING is not "no state"."""
+    """LOADING is not "no state"."""
     first = checkpoint()
     assert open_store(redis_url).create(first, entry("init"))
     store = open_store(redis_proxy.url)
@@ -177,7 +176,6 @@ def test_a_wrong_password_is_a_setting_to_mend_and_is_not_shown(
 
 
 def test_a_client_that_decodes_replies_is_refused(redis_url: str, model: str) -> None:
-    """C48."""
     store = RedisStore(connect(f"{redis_url}?decode_responses=True"), model)
     with pytest.raises(ConfigError, match="decode_responses"):
         store.load()
@@ -217,7 +215,7 @@ def test_messages_name_the_place_without_the_login(url: str, place: str) -> None
 
 
 def test_a_cluster_and_its_hash_slots(start_redis: Callable[..., RedisServer], model: str, links: list[Link]) -> None:
-    """C48: all keys of a model are in one slot, so scripts and transactions work."""
+    """All keys of a model are in one slot, so scripts and transactions work."""
     server = start_redis(
         "--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1", "--cluster-port", str(free_port())
     )

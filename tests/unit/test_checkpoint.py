@@ -131,7 +131,7 @@ class Trap:
 
 
 def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
-    """C38: bytes from the store are untrusted; a pickle with a side effect has none."""
+    """Bytes from the store are untrusted; a pickle with a side effect has none."""
     sprung = tmp_path / "sprung"
     trap = pickle.dumps(Trap(sprung))
     for bytes_there in (trap, b"GRADSTREAM1     " + trap, trap.ljust(400)):
@@ -189,7 +189,7 @@ def test_layout_does_not_matter_only_values() -> None:
 
 
 def test_numpy_scalars_are_stored_as_scalars() -> None:
-    """C38: a NumPy float among the values must not break the next load."""
+    """A NumPy float among the values must not break the next load."""
     state = arrays_of(rate=np.float64(0.25), steps=np.int64(7), plain=3.5)
     back = decode(encode(checkpoint(state=state), "flights")[0], "flights").learner.arrays
     assert (back["rate"].shape, float(back["rate"]), int(back["steps"]), float(back["plain"])) == ((), 0.25, 7, 3.5)

@@ -63,7 +63,7 @@ def dense(events: Events, spec: Spec = TWO) -> list[list[float]]:
     return numbers
 
 
-def test_c06_a_null_value_withdraws_and_an_empty_one_is_refused() -> None:
+def test_a_null_value_withdraws_and_an_empty_one_is_refused() -> None:
     events = Decoder(TWO, "features").decode(
         records([None, feature("e-2", x1=1, x2=2), b""], keys=[b"e-1", None, None])
     )
@@ -87,7 +87,7 @@ def test_a_tombstone_may_have_a_key_of_256_bytes_and_any_content_type() -> None:
     assert events.ids == ["k" * 256]
 
 
-def test_c07_poison_is_refused_record_by_record_and_the_good_event_is_kept() -> None:
+def test_poison_is_refused_record_by_record_and_the_good_event_is_kept() -> None:
     poison = [b"\xff\xfe{", b'{"id":', b"[1,2]", b'"text"', b"null", b"{}"]
     events = decode([*poison, feature(x1=1, x2=2)])
     assert list(reasons(events).values()) == [
@@ -97,7 +97,7 @@ def test_c07_poison_is_refused_record_by_record_and_the_good_event_is_kept() -> 
     assert dense(events) == [[1, 2]]
 
 
-def test_c14_an_event_of_8_mb_is_refused_by_its_size_without_being_parsed() -> None:
+def test_an_event_of_8_mb_is_refused_by_its_size_without_being_parsed() -> None:
     names = ",".join(f'"feature-number-{i:07d}-with-a-long-name":1' for i in range(200_000))
     huge = f'{{"id":"e-1","ts":{NOW},"features":{{{names}}}}}'.encode()
     assert len(huge) > 8_000_000
@@ -122,14 +122,14 @@ def test_an_event_of_exactly_the_largest_size_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("ts", "unit"), [(1_764_000_000, "seconds"), (NOW * 1000, "microseconds"), (NOW * 10**6, "nanoseconds")]
 )
-def test_c18_another_unit_of_time_is_refused_and_named(ts: int, unit: str) -> None:
+def test_another_unit_of_time_is_refused_and_named(ts: int, unit: str) -> None:
     refusal = decode([feature("e-1", ts, x1=1)]).refusals[0]
     assert refusal.reason == "bad_timestamp"
     assert f"looks like {unit}" in refusal.detail
 
 
 @pytest.mark.parametrize("ts", ["2025-11-24T16:00:00Z", "2025-11-24T18:00:00+02:00", 0, -1, None, True, [NOW]])
-def test_c18_what_is_no_time_in_milliseconds_is_refused(ts: object) -> None:
+def test_what_is_no_time_in_milliseconds_is_refused(ts: object) -> None:
     value = json.dumps({"id": "e-1", "ts": ts, "features": {}}).encode()
     assert reasons(decode([value])) == {0: "bad_timestamp"}
 
@@ -145,7 +145,7 @@ def test_an_event_may_lie_ahead_of_its_own_record_by_the_bound_and_no_more() -> 
         assert reasons(Decoder(TWO, "features", max_future_s=bound).decode(records(near))) == {1: "bad_timestamp"}
 
 
-def test_c21_literals_that_are_not_json_take_down_their_own_record_only() -> None:
+def test_literals_that_are_not_json_take_down_their_own_record_only() -> None:
     bad = [
         b'{"id":"e-3","ts":1764000000000,"features":{"x1":NaN,"x2":1}}',
         b'{"id":"e-3","ts":1764000000000,"features":{"x1":-Infinity,"x2":1}}',
@@ -169,7 +169,7 @@ def test_c21_literals_that_are_not_json_take_down_their_own_record_only() -> Non
         *[("9007199254740993", "wrong_type"), ("-9007199254740993", "wrong_type"), ("[" * 5000, "not_json")],
     ],
 )
-def test_c23_a_value_of_the_wrong_type_is_refused_never_guessed(x1: str, reason: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused_never_guessed(x1: str, reason: str) -> None:
     value = f'{{"id":"e-1","ts":{NOW},"features":{{"x1":{x1},"x2":1}}}}'.encode()
     assert reasons(decode([value, feature(x1=1)])) == {0: reason}
 
@@ -188,7 +188,7 @@ def test_c23_a_value_of_the_wrong_type_is_refused_never_guessed(x1: str, reason:
         r'"id":"a","ts":TS,"ts":TS,"features":{}',
     ],
 )
-def test_c23_no_key_is_taken_twice_however_colons_are_written(members: str) -> None:
+def test_no_key_is_taken_twice_however_colons_are_written(members: str) -> None:
     spec = Spec((Feature("x1"), Feature("a:b"), Feature("c", "categorical")))
     value = "{" + members.replace("TS", str(NOW)) + "}"
     assert reasons(decode([value.encode()], spec)) == {0: "duplicate_key"}
@@ -201,13 +201,13 @@ def test_a_number_may_be_as_large_as_its_bound_and_not_one_bit_larger(max_abs: f
     assert reasons(decode(values, spec)) == {2: "out_of_range"}
 
 
-def test_c23_null_is_missing_and_never_zero_by_accident() -> None:
+def test_null_is_missing_and_never_zero_by_accident() -> None:
     [[x1, x2]] = dense(decode([feature(x1=None, x2=1)]))
     assert math.isnan(x1)
     assert x2 == 1
 
 
-def test_c23_integers_are_refused_only_where_a_float_would_change_them() -> None:
+def test_integers_are_refused_only_where_a_float_would_change_them() -> None:
     wide = Spec((Feature("x1", max_abs=1e300),))
     values = [
         b'{"id":"a","ts":%d,"features":{"x1":%s}}' % (NOW, x)
@@ -219,16 +219,16 @@ def test_c23_integers_are_refused_only_where_a_float_would_change_them() -> None
 
 
 @pytest.mark.parametrize("value", ["yes", 2, 0.5, -1, None, [1], {}, "1", ""])
-def test_c23_what_is_no_binary_label_is_refused(value: object) -> None:
+def test_what_is_no_binary_label_is_refused(value: object) -> None:
     assert reasons(decode([label(value)], role="labels")) == {0: "bad_label"}
 
 
-def test_c23_labels_that_mean_the_same_are_the_same() -> None:
+def test_labels_that_mean_the_same_are_the_same() -> None:
     values = [label(1), label(1.0), label(True), label(0), label(0.0), label(-0.0), label(False)]
     assert repr(decode(values, role="labels").labels) == "[1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]"
 
 
-def test_c23_dirty_bytes_are_refused() -> None:
+def test_dirty_bytes_are_refused() -> None:
     plain = feature(x1=1)
     dirty = [
         *(b"\xef\xbb\xbf" + plain, plain + b"\0", b"\0" + plain, plain.decode().encode("utf-16")),
@@ -238,24 +238,24 @@ def test_c23_dirty_bytes_are_refused() -> None:
     assert reasons(decode(dirty)) == dict.fromkeys(range(len(dirty)), "not_json")
 
 
-def test_c24_ids_that_only_look_alike_stay_apart() -> None:
+def test_ids_that_only_look_alike_stay_apart() -> None:
     ids = ["17", "17.0", " 17", "e-1", "E-1", "é", "e\u0301", "9007199254740993", "9007199254740992"]
     assert decode([label(1, id_) for id_ in ids], role="labels").ids == ids
     assert decode([feature(id_, x1=1) for id_ in ids]).ids == ids
 
 
 @pytest.mark.parametrize("id_", ["17", "9007199254740993", "17.0", '""', "null", "true", '"' + "k" * 10_000 + '"'])
-def test_c24_what_is_no_id_is_refused_on_both_sides(id_: str) -> None:
+def test_what_is_no_id_is_refused_on_both_sides(id_: str) -> None:
     values = [f'{{"id":{id_},"ts":{NOW},"features":{{"x1":1}},"label":1}}'.encode()]
     assert reasons(decode(values)) == reasons(decode(values, role="labels")) == {0: "bad_id"}
 
 
-def test_c24_the_length_of_an_id_is_counted_in_bytes() -> None:
+def test_the_length_of_an_id_is_counted_in_bytes() -> None:
     events = decode([feature("é" * 128), feature("é" * 129), feature("k" * 256), feature("k" * 257)])
     assert reasons(events) == {1: "bad_id", 3: "bad_id"}
 
 
-def test_c28_the_order_of_keys_in_an_event_means_nothing() -> None:
+def test_the_order_of_keys_in_an_event_means_nothing() -> None:
     spec = Spec((Feature("b"), Feature("c", "categorical"), Feature("a")))
     there = b'{"id":"e","ts":%d,"features":{"a":1,"b":2,"c":"x"}}' % NOW
     back = b'{"features":{"c":"x","b":2,"a":1},"ts":%d,"id":"e"}' % NOW
@@ -263,7 +263,7 @@ def test_c28_the_order_of_keys_in_an_event_means_nothing() -> None:
     assert rows[0] == rows[1] == struct.pack("<2dI", 2, 1, bucket("c", "x", 10))
 
 
-def test_c29_features_may_come_and_go() -> None:
+def test_features_may_come_and_go() -> None:
     decoder = Decoder(TWO, "features")
     unknown = {f"u{i}": "anything" for i in range(10_000)}
     values = [feature(x1=1, x2=2), feature(x1=1, x2=2, x3=3), feature(x1=1), feature(), feature(**unknown)]

@@ -123,7 +123,7 @@ def test_where_commits_fall_changes_no_example_and_no_weight_beyond_rounding() -
 
 
 def test_a_stop_commits_what_was_taken_and_acknowledges_exactly_that() -> None:
-    """C03: committed offsets are those of the checkpoint, never those of what was merely polled."""
+    """Committed offsets are those of the checkpoint, never those of what was merely polled."""
     rig = _rig(joined=True)
     worker = rig.worker(max_poll_records=37)
     asked = iter([False] * 6)
@@ -189,7 +189,7 @@ def test_a_restored_state_is_taken_up_again_by_a_running_worker() -> None:
 
 
 def test_records_removed_by_retention_are_lost_aloud_and_counted() -> None:
-    """C05: stored offset 100, log start 4000: 3900 offsets skipped, and the run ends."""
+    """Stored offset 100, log start 4000: 3900 offsets skipped, and the run ends."""
     rig = Rig(joined=False)
     rig.append("examples", *[b"{}"] * 100)
     rig.worker().drain()
@@ -211,7 +211,7 @@ def test_a_position_beyond_the_log_is_refused() -> None:
 
 
 def test_a_topic_made_anew_is_refused_though_its_offsets_would_fit() -> None:
-    """C13: more records than before, another identity."""
+    """More records than before, another identity."""
     rig = Rig(joined=False)
     rig.append("examples", *[b"{}"] * 5)
     rig.worker().drain()
@@ -242,7 +242,7 @@ def test_a_drain_with_both_sides_full_ends_as_well() -> None:
 
 
 def test_only_bad_records_move_the_positions_and_none_is_sent_again_after_the_commit() -> None:
-    """C07: a skip is part of the checkpoint even where there is nothing to learn."""
+    """A skip is part of the checkpoint even where there is nothing to learn."""
     bad: list[bytes | None] = [b"\xff\xfe{", b'{"id":', b"[1,2]", b'"text"', b"null", b"{}"]
     rig = Rig(joined=False)
     rig.append("examples", *bad)
@@ -264,7 +264,7 @@ def test_dead_letters_that_stay_away_hold_the_commit_and_then_end_the_worker() -
 
 
 def test_another_spec_is_refused_and_the_key_named() -> None:
-    """C28, C29: names in another order or number are another model."""
+    """Names in another order or number are another model."""
     rig = Rig()
     rig.spec = Spec((rig.spec.features[1], rig.spec.features[0], rig.spec.features[2]))
     with pytest.raises(ConfigError, match=r"model\.features\[0\]\.name"):
@@ -275,7 +275,7 @@ def test_another_spec_is_refused_and_the_key_named() -> None:
 
 
 def test_lag_reaches_zero_behind_transaction_markers() -> None:
-    """C10: markers and aborted records occupy offsets; the committed position passes them."""
+    """Markers and aborted records occupy offsets; the committed position passes them."""
     from tests.fakes.source import FakeRecord
 
     rig = Rig(joined=False)
