@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.streams import T0
 from tests.unit.rig import QUICK, Rig
-from worker.errors import Stalled
+from worker.errors import NonFiniteStep, Stalled
 from worker.spec import Feature, Hyper, Spec
 from worker.stream.join import JoinRules
 
@@ -108,3 +108,24 @@ def test_a_label_partition_that_stays_empty_stops_no_other_one() -> None:
         rig.worker().drain()
     assert rig.store.load().learner.examples == 600
     assert rig.ledger().pending == bound
+
+
+def _overflowing(rig: Rig, first: int, count: int) -> None:
+    for i in range(first, first + count):
+        _pair(rig, f"b-{i}", 10 * i, 1, {"x1": 1e200, "x2": 0.0})
+
+
+def test_a_model_that_learns_nothing_finite_for_long_ends_the_worker_with_advice() -> None:
+    """A hundred steps in a row; one that is finite begins the count anew. What was passed stays passed."""
+    wide = Spec((Feature("x1", max_abs=1e300), Feature("x2")))
+    rig = Rig(spec=wide, hyper=Hyper(batch_size=1), pace=QUICK)
+    _overflowing(rig, 0, 99)
+    _good(rig, 99, 1)
+    _overflowing(rig, 100, 99)
+    rig.worker().drain()
+    assert (rig.store.load().learner.examples, rig.ledger().trained) == (1, 398)
+    _overflowing(rig, 199, 200)
+    with pytest.raises(NonFiniteStep, match=r"train\.learning_rate.*train\.clip_norm.*state restore --previous"):
+        rig.worker().drain()
+    learned = rig.store.load().learner
+    assert (learned.examples, int(learned.arrays["counters.skipped"][0])) == (1, (rig.ledger().trained - 2) // 2)

@@ -164,7 +164,7 @@ STATE_BYTES = Metric("gradstream_state_bytes", "gauge", "Size of the last commit
 SKIPPED_OFFSETS = Metric(
     "gradstream_skipped_offsets_total",
     "counter",
-    "Offsets that the log no longer had and that were passed by decision of the operator.",
+    "Offsets that the log no longer had when they were to be read; the worker then ends with exit code 7.",
     ("topic", "partition"),
 )
 METRICS_DROPPED = Metric(
