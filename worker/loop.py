@@ -14,6 +14,7 @@ from worker.stream.source import Source
 from worker.turn import Turns
 
 POLL_S = 0.05
+IDLE_POLL_S = 0.2  # nothing is under way here: a record that comes ends the wait
 COLLECTED_EXAMPLES = 65_536  # then a commit is due whatever the settings say: memory stays bounded
 
 
@@ -85,7 +86,7 @@ class Loop:
         self.turns.patience(lambda: self.ownership.follow(self.turns.checkpoint.partitions))
         self.source.fetch_only(self.intake.wanted())
         with self._stage("poll"):
-            chunks = self._poll()
+            chunks = self._poll(hurry=hurry)
         self._say_if_ready()
         with self._stage("decode"):
             self.inspection.look(chunks)
@@ -105,9 +106,11 @@ class Loop:
             self._check_stall()
         self._maybe_observe()
 
-    def _poll(self) -> list[Records]:
+    def _poll(self, *, hurry: bool) -> list[Records]:
+        under_way = hurry or self._quiet or self.intake.has_work()
+        wait_s = 0.0 if self._busy else POLL_S if under_way else IDLE_POLL_S
         try:
-            return self.turns.patience(lambda: self.source.poll(0.0 if self._busy else POLL_S))
+            return self.turns.patience(lambda: self.source.poll(wait_s))
         except OffsetsLost:
             for source, count in self.source.lost_offsets.items():
                 self.observer.skipped_offsets(source, count)

@@ -45,7 +45,7 @@ def _skips(examples: int, skipped: int, last: int) -> Iterator[Finding]:
         yield Finding(
             "non_finite",
             f"{skipped} rows left out because their step was not finite, the last {examples - last} examples ago: "
-            "lower model.features max_abs, or train.learning_rate",
+            "lower train.learning_rate, or begin again with a lower max_abs for the features",
         )
 
 
@@ -57,7 +57,7 @@ def _alarms(evaluation: Mapping[str, object]) -> Iterator[Finding]:
         yield Finding(
             "diverging",
             f"a score of {size:.3g} among the last 100 examples (beyond {ABSURD:.0f} no probability is meant): a "
-            "feature left its range (set its max_abs) or train.learning_rate is too high",
+            "feature left its range (begin again with a lower max_abs for it) or train.learning_rate is too high",
         )
     name = "log_loss" if binary else "rmse"
     now, constant = _number(window, name), _number(window, f"baseline_{name}")

@@ -24,6 +24,8 @@ from worker.stream.kafka.progress import Progress
 from worker.stream.records import Records, TopicPartition
 
 _CHECK_EVERY_S = 2.0  # how often positions are compared with end offsets, and topics with their ids
+_IDLE_S = 1.0  # nothing came for so long: fetches may wait longer at the broker
+_IDLE_WAIT_MS = 500
 _QUIET_S = 2.0  # a partition that moved since then needs no comparison
 _UNKNOWN_S = 1.0  # a client that has just started knows no topics: not yet a reason to tell a person to create them
 _GONE_S = 3.0  # a broker that has just started may not know its topics yet
@@ -61,7 +63,7 @@ class KafkaSource:
         self._unknown_since: float | None = None
         self._progress = Progress(patience_s)
         self._join_patience_s = config.max_poll_interval_ms / 1000 + patience_s
-        self._joined_at = self._next_check = clock()
+        self._joined_at = self._next_check = self._last_came = clock()
         self._acknowledged = Event()
         self._acknowledged.set()
         self.problem: str | None = None
@@ -95,6 +97,7 @@ class KafkaSource:
             except errors.LogTruncationError as error:
                 raise self._lost({source: self._position(source) for source in error.divergent_offsets}) from error
         self._progress.polled()
+        self._pace_fetches(consumer, came=bool(fetched))
         records = self._collect(consumer, fetched)
         self.problem = None if records else self._find_problem(consumer)
         self.check_progress(self._clock())
@@ -237,6 +240,13 @@ class KafkaSource:
             # Its parting callback must not make the caller drop work that the new client may get back.
             consumer.subscribe(self._topics)
             _close(consumer)
+
+    def _pace_fetches(self, consumer: KafkaConsumer, *, came: bool) -> None:
+        now = self._clock()
+        if came:
+            self._last_came = now
+        idle = now - self._last_came > _IDLE_S
+        guards.wait_at_broker(consumer, _IDLE_WAIT_MS if idle else self._config.fetch_max_wait_ms)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
