@@ -205,7 +205,7 @@ def test_a_worker_frozen_for_longer_than_its_session_goes_on_as_if_nothing_had_b
 
 
 def test_two_workers_of_which_one_freezes_train_every_example_once(new_world: NewWorld) -> None:
-    """C01: the other one takes over; the frozen one comes back with work in hand, is fenced, and joins again."""
+    """The other one takes over; the frozen one comes back with work in hand, is fenced, and joins again."""
     world = new_world(partitions=2, commit__every_s=1.0, join__window_s=streams.WINDOW_MS / 1000)
     first = world.start("--init")
     world.wait_until_shared(1)
@@ -260,7 +260,7 @@ def _refused(world: World, *arguments: str) -> str:
 
 
 def test_a_topic_made_anew_stops_the_worker_until_the_state_is_reset(small: NewWorld) -> None:
-    """C13: its offsets would fit again, and mean other records."""
+    """Its offsets would fit again, and mean other records."""
     world = small()
     world.send(_pairs(0, 50))
     running = world.start("--init")
@@ -282,7 +282,7 @@ def test_a_topic_made_anew_stops_the_worker_until_the_state_is_reset(small: NewW
 
 
 def test_records_that_retention_removed_stop_the_worker_until_the_state_is_reset(small: NewWorld) -> None:
-    """C05: it says how many are lost; nothing is skipped in silence."""
+    """It says how many are lost; nothing is skipped in silence."""
     from kafka import TopicPartition as ClientPartition
     from kafka.admin import KafkaAdminClient
 
@@ -354,7 +354,7 @@ def test_a_reset_under_a_running_worker_is_followed(small: NewWorld) -> None:
 
 
 def test_a_missing_metrics_topic_costs_messages_and_nothing_else(small: NewWorld) -> None:
-    """C15: not a commit waits for it, it is not created by the way, and the worker ends when told to."""
+    """Not a commit waits for it, it is not created by the way, and the worker ends when told to."""
     world = small(
         stream__mode="inline", stream__metrics_topic="nowhere-to-be-found", observe__metrics_every_ms=0,
         train__batch_size=8,

@@ -70,7 +70,7 @@ def test_a_label_after_the_window_is_late_and_its_feature_expired(new_world: New
 
 
 def test_one_id_repeated_and_contradicted_across_restarts_contributes_once(new_world: NewWorld) -> None:
-    """C33: a restart between any two of the steps; only an exact comparison finds what was learned twice."""
+    """A restart between any two of the steps; only an exact comparison finds what was learned twice."""
     world = new_world()
     steps = [
         feature("e-1", T0, x1=1.0, x2=2.0),
@@ -92,7 +92,7 @@ def test_one_id_repeated_and_contradicted_across_restarts_contributes_once(new_w
 
 
 def test_waiting_features_survive_a_kill_and_meet_their_labels(new_world: NewWorld) -> None:
-    """C20: the store holds no payloads; what waits is read again."""
+    """The store holds no payloads; what waits is read again."""
     world = new_world()
     child = world.start("--init")
     world.send(_features(range(500)))
@@ -129,7 +129,6 @@ def test_a_drain_that_nothing_can_free_ends_and_names_the_silent_topic(new_world
 
 
 def test_null_keys_and_null_values_each_have_their_meaning(new_world: NewWorld) -> None:
-    """C06."""
     world = new_world()
     first = [
         Event("features", "e-1", None),
@@ -161,7 +160,7 @@ def _send_neither(world: World) -> None:
 
 
 def test_poison_pills_are_passed_once_also_where_the_worker_is_killed_behind_them(new_world: NewWorld) -> None:
-    """C07: the skip is committed although there was nothing to learn."""
+    """The skip is committed although there was nothing to learn."""
     bad = [b"\xff\xfe{", b'{"id":', b"[1,2]", b'"text"', b"null", b"{}"]
     world = new_world()
     child = world.start("--init")
@@ -183,7 +182,7 @@ def test_poison_pills_are_passed_once_also_where_the_worker_is_killed_behind_the
 
 
 def test_what_a_transaction_aborted_is_never_trained_and_no_lag_is_left(new_world: NewWorld, apache_kafka: str) -> None:
-    """C10: markers and aborted records occupy offsets, also as the last ones of a partition."""
+    """Markers and aborted records occupy offsets, also as the last ones of a partition."""
     world = new_world()
 
     def transaction(events: list[Event], *, abort: bool = False) -> None:
@@ -215,7 +214,7 @@ def _all_passed(world: World) -> bool:
 
 
 def test_every_codec_is_read_and_a_giant_is_refused_by_its_size(new_world: NewWorld, kafka: str) -> None:
-    """C14: five batches, one per codec, and an event of 8 MB before the last one."""
+    """Five batches, one per codec, and an event of 8 MB before the last one."""
     world = new_world(**INLINE)
     events = [example(f"e-{i}", T0 + i, i % 2, x1=float(i)) for i in range(6)]
     many = ",".join(f'"f{i}": {i}.0000000000000000000000000' for i in range(200_000))

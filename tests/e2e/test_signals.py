@@ -51,7 +51,7 @@ def fragile(kafka: str, own_redis: RedisServer, tmp_path_factory: pytest.TempPat
 
 
 def test_a_worker_that_is_told_to_end_commits_what_it_took_and_acknowledges_exactly_that(new_world: NewWorld) -> None:
-    """C03: what was polled and not learned is neither in the state nor in Kafka's committed offsets."""
+    """What was polled and not learned is neither in the state nor in Kafka's committed offsets."""
     world = new_world(**SETTINGS)
     sent = world.send(EVENTS)
     child = world.start("--init")
@@ -91,7 +91,7 @@ def test_an_idle_worker_ends_at_once_by_sigint_too(new_world: NewWorld) -> None:
 
 
 def test_a_worker_that_waits_for_a_topic_says_so_and_ends_when_told(new_world: NewWorld) -> None:
-    """C13: a start with a missing topic is no end by itself, and never a deaf process."""
+    """A start with a missing topic is no end by itself, and never a deaf process."""
     world = new_world(stream__labels_topic="nowhere-to-be-found")
     child = world.start("--init")
     wait_for(lambda: "nowhere-to-be-found does not exist" in child.not_ready_because(), "it says what it waits for")
