@@ -107,7 +107,8 @@ def learn(model: Model, count: int) -> Run:
     def over() -> bool:
         nonlocal spent, busy
         spent = scrape(url) or spent
-        busy = processor_seconds(worker.process.pid) or busy
+        if not worker.said("ended"):  # what follows is the end of Python, no part of learning
+            busy = processor_seconds(worker.process.pid) or busy
         return worker.process.poll() is not None
 
     wait_for(over, "the end of a worker that drains", pause_s=0.25)

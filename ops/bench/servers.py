@@ -1,5 +1,6 @@
 """Kafka and Redis for the bench: containers of its own, or servers that are there already."""
 
+import platform
 import shutil
 import socket
 import subprocess
@@ -54,7 +55,7 @@ def _kafka() -> Iterator[str]:
         "KAFKA_HEAP_OPTS": "-Xmx1g",
     }
     options = [part for name, value in settings.items() for part in ("-e", f"{name}={value}")]
-    with _container(KAFKA_IMAGE, port, options, []):
+    with _container(KAFKA_IMAGE, [*_published(port), *options], []):
         _wait(lambda: _kafka_answers(address), f"Kafka at {address}")
         yield address
 
@@ -63,18 +64,21 @@ def _kafka() -> Iterator[str]:
 def _redis() -> Iterator[str]:
     port = _free_port()
     url = f"redis://127.0.0.1:{port}/0"
-    with _container(REDIS_IMAGE, port, [], ["redis-server", "--port", str(port), "--appendonly", "yes"]):
+    # Where it can be had, the host's own network: passing through Docker's costs a commit of 800 KB up to 0.3 ms.
+    network = ["--network", "host"] if platform.system() == "Linux" else _published(port)
+    command = ["redis-server", "--bind", "127.0.0.1" if network[0] == "--network" else "0.0.0.0"]  # noqa: S104
+    with _container(REDIS_IMAGE, network, [*command, "--port", str(port), "--appendonly", "yes"]):
         _wait(lambda: _redis_answers(url), f"Redis at {url}")
         yield url
 
 
 @contextmanager
-def _container(image: str, port: int, options: list[str], command: list[str]) -> Iterator[None]:
+def _container(image: str, options: list[str], command: list[str]) -> Iterator[None]:
     """Run a container on all cores but the worker's, remove it afterwards."""
     cores = other_cores()
     pinned = ["--cpuset-cpus", cores] if cores else []
     docker = shutil.which("docker") or "docker"
-    run = [docker, "run", "--detach", "--rm", "--publish", f"127.0.0.1:{port}:{port}", *pinned, *options]
+    run = [docker, "run", "--detach", "--rm", *pinned, *options]
     try:
         started = subprocess.run([*run, image, *command], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -84,6 +88,10 @@ def _container(image: str, port: int, options: list[str], command: list[str]) ->
         yield
     finally:
         subprocess.run([docker, "rm", "--force", "--volumes", started.stdout.strip()], capture_output=True, check=False)
+
+
+def _published(port: int) -> list[str]:
+    return ["--publish", f"127.0.0.1:{port}:{port}"]
 
 
 def _wait(answers: Callable[[], bool], what: str) -> None:
