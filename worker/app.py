@@ -9,6 +9,7 @@ from importlib.metadata import version
 from worker.cli.connect import kafka_config, redis_store
 from worker.cli.topics import event_topics
 from worker.drain import Drain
+from worker.errors import Unreachable
 from worker.inspection import Inspection
 from worker.learn.learner import Learner
 from worker.loop import Loop, Pace
@@ -59,28 +60,42 @@ def run_worker(settings: Settings, *, drain: bool = False, init: bool = False) -
     )
     with ExitStack() as resources:
         resources.enter_context(stop.installed())
-        store, kafka = redis_store(settings), kafka_config(settings)
-        observer = _observer(settings, store, kafka, person, resources)
-        early = Patience(PATIENCE_S, observer.waiting, stop)  # there is no commit yet that a stop would wait for
-        patience = Patience(PATIENCE_S, observer.waiting, stop.overdue)
-        admin = resources.enter_context(closing(early(lambda: TopicAdmin(kafka))))
-        _prepare(settings, store, admin, observer, early)
-        if init:
-            early(lambda: ensure_state(store, admin, settings, person.worker))
-        every = early(lambda: sources(admin, settings))
-        source = resources.enter_context(closing(early(lambda: KafkaSource(kafka, event_topics(settings)))))
-        letters = resources.enter_context(closing(KafkaDeadLetters(kafka, settings.stream.dead_letters_topic)))
-        ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
-        turns = _turns(settings, ownership, letters, patience, person)
-        decoders = _decoders(settings)
-        partitions = len({source.partition for source in every})
-        inspection = Inspection(PartitioningCheck(), decoders, partitions, observer)
-        loop = Loop(source, decoders, turns, inspection, _pace(settings))
-        loop.run(stop, Drain(admin, store, every, patience) if drain else None)
-        done = turns.checkpoint
+        try:
+            loop, drained = _loop(settings, person, stop, resources, drain=drain, init=init)
+        except Unreachable as waited_for:
+            if not stop():
+                raise
+            get_logger().info("ended before it began", waited_for=str(waited_for))
+            return
+        loop.run(stop, drained)
+        done = loop.turns.checkpoint
         get_logger().info(
             "ended", state_version=done.version.number, examples=done.learner.examples, drained=drain and not stop()
         )
+
+
+def _loop(
+    settings: Settings, person: Person, stop: Stop, resources: ExitStack, *, drain: bool, init: bool
+) -> tuple[Loop, Drain | None]:
+    """Connect, check both servers, see to the state, and put the loop together. Waits while something is away."""
+    store, kafka = redis_store(settings), kafka_config(settings)
+    observer = _observer(settings, store, kafka, person, resources)
+    early = Patience(PATIENCE_S, observer.waiting, stop)  # there is no commit yet that a stop would wait for
+    patience = Patience(PATIENCE_S, observer.waiting, stop.overdue)
+    admin = resources.enter_context(closing(early(lambda: TopicAdmin(kafka))))
+    _prepare(settings, store, admin, observer, early)
+    if init:
+        early(lambda: ensure_state(store, admin, settings, person.worker))
+    every = early(lambda: sources(admin, settings))
+    source = resources.enter_context(closing(early(lambda: KafkaSource(kafka, event_topics(settings)))))
+    letters = resources.enter_context(closing(KafkaDeadLetters(kafka, settings.stream.dead_letters_topic)))
+    ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
+    turns = _turns(settings, ownership, letters, patience, person)
+    decoders = _decoders(settings)
+    partitions = len({source.partition for source in every})
+    inspection = Inspection(PartitioningCheck(), decoders, partitions, observer)
+    loop = Loop(source, decoders, turns, inspection, _pace(settings))
+    return loop, Drain(admin, store, every, early) if drain else None
 
 
 def _observer(
