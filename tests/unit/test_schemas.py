@@ -113,4 +113,6 @@ def test_what_the_worker_publishes_on_the_metrics_topic_passes_its_schema() -> N
     for loss, rows in (([0.4], [64]), ([float("nan")], [64]), ([float("inf"), 0.1], [64, 3]), ([float("nan")], [0])):
         report = Report(rows, [1] * len(rows), loss, loss, loss, 0.01, 1.0, float("nan"), [])
         moment = Moment("flights", "host-1:4242", 1_764_000_000_000, 7, 120, 7680)
-        assert schema_accepts(encode(metrics_message(moment, report)), "metrics-message.schema.json")
+        message = metrics_message(moment, report)
+        assert schema_accepts(encode(message), "metrics-message.schema.json")
+        assert message.keys() <= DOCUMENTS["metrics-message.schema.json"]["properties"].keys()
