@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from worker.errors import ConfigError, Unreachable
-from worker.local.broker import executable, package_folder
 from worker.local.child import Child, free_port, start_server
+from worker.local.embedded import executable, package_folder
 
 SLEEPER = "import os, sys, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEPER
