@@ -13,8 +13,10 @@ import pytest
 from kafka import KafkaConsumer
 from kafka import TopicPartition as ClientPartition
 
+from worker.errors import ConfigError
 from worker.local.broker import EmbeddedBroker
 from worker.local.child import answer
+from worker.local.demo import run_demo
 from worker.local.flights import Event, Role
 from worker.local.replay import Plan, Replay
 from worker.local.store import EmbeddedStore
@@ -108,3 +110,10 @@ def test_a_store_without_a_folder_leaves_none_behind() -> None:
         folder = store.log.parent
         assert folder.is_dir()
     assert not folder.exists()
+
+
+def test_the_demo_takes_foreign_settings_only_for_a_running_stack(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--to-stack"):
+        run_demo(once=True, to_stack=False, json_output=True, speed=0, config=tmp_path / "gradstream.toml")
+    with pytest.raises(ConfigError, match=r"gradstream\.toml does not exist"):
+        run_demo(once=True, to_stack=True, json_output=True, speed=0, config=tmp_path / "gradstream.toml")

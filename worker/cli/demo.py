@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from worker.cli.options import Debug, Json
+from worker.cli.options import Config, Debug, Json
 
 
 def demo(
@@ -14,6 +14,7 @@ def demo(
         float | None,
         typer.Option("--speed", metavar="FACTOR", min=0.0, help="Event time over wall time; 0: as fast as it goes"),
     ] = None,
+    config: Config = None,
     as_json: Json = False,
     _debug: Debug = False,
 ) -> None:
@@ -27,4 +28,4 @@ def demo(
     """
     from worker.local.demo import run_demo
 
-    run_demo(once=once, to_stack=to_stack, json_output=as_json, speed=speed)
+    run_demo(once=once, to_stack=to_stack, json_output=as_json, speed=speed, config=config)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +18,7 @@ from rich.live import Live
 
 from worker.cli.connect import quick_kafka_config
 from worker.cli.output import print_json
-from worker.errors import GradstreamError
+from worker.errors import ConfigError, GradstreamError
 from worker.local.flights import closing_watermark, events
 from worker.local.follow import Follow, Sending
 from worker.local.place import Place, own_place, stack_place
@@ -35,18 +36,23 @@ _LINE_EVERY_S = 3.0
 Show = Callable[[Scene], None]
 
 
-def run_demo(*, once: bool, to_stack: bool, json_output: bool, speed: float | None) -> None:
+def run_demo(*, once: bool, to_stack: bool, json_output: bool, speed: float | None, config: Path | None = None) -> None:
     """Send the flights and show how they are learned, until Ctrl-C; `once`: until all are, then the result.
 
+    `config` is the settings file of the stack to play on (`to_stack`); without it the one of `make up` is meant.
     `speed` is event time over wall time, 0 as fast as it goes; None: 75 seconds to watch, as fast as it goes `once`.
     Raises `ConfigError` where there are no servers to embed, `Unreachable` where the stack does not answer,
     `Stalled` when records stay unsettled, `GradstreamError` when worker or ledger fail.
     """
+    if config is not None and not to_stack:
+        raise ConfigError(
+            "the demo brings settings of its own: --config names those of a running stack, with --to-stack"
+        )
     pace = speed if speed is not None else _FAST if once else DEFAULT_SPEED
     started = time.monotonic()
     with _interruptible(), ExitStack() as stage:
         try:
-            place = (stack_place if to_stack else own_place)(stage)
+            place = stack_place(stage, config) if to_stack else own_place(stage)
             last = _play(stage, place, pace, once=once, json_output=json_output)
             if once:
                 _conclude(place, last, time.monotonic() - started, json_output=json_output)

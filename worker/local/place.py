@@ -74,8 +74,8 @@ def own_place(stage: ExitStack) -> Place:
     return Place(settings, partial(figures.read, shown["metrics"]), shown, mark_every=_MARK_EVERY, worker=worker)
 
 
-def stack_place(stage: ExitStack) -> Place:
-    """Find the container stack on this machine; it goes on when the demo ends.
+def stack_place(stage: ExitStack, own: Path | None = None) -> Place:
+    """Find the container stack on this machine, or what the settings file `own` names; it goes on when the demo ends.
 
     Raises `Unreachable` when it does not answer.
     """
@@ -83,9 +83,11 @@ def stack_place(stage: ExitStack) -> Place:
     kafka = f"localhost:{os.environ.get('STACK_KAFKA_PORT', '29092')}"
     redis = f"redis://localhost:{os.environ.get('STACK_REDIS_PORT', '16379')}/0"
     prometheus = f"http://localhost:{os.environ.get('STACK_PROMETHEUS_PORT', '9090')}"
-    config = folder / "gradstream.toml"
-    config.write_text(flights_settings(bootstrap_servers=kafka, redis_url=redis))
-    settings = _load(config)
+    config = own or folder / "gradstream.toml"
+    if own is None:
+        config.write_text(flights_settings(bootstrap_servers=kafka, redis_url=redis))
+    settings = _load(config) if own is None else load_settings(own, {})
+    kafka = settings.kafka.bootstrap_servers
     try:
         with closing(TopicAdmin(quick_kafka_config(settings))) as admin:
             found = admin.describe(event_topics(settings))
