@@ -67,7 +67,8 @@ class Loop:
         self.inspection = inspection
         self.pace = pace
         self._commit = Every(pace.commit_every_s)
-        self._ask = Every(pace.ask_every_s)
+        self._ask_idle = Every(pace.ask_every_s)
+        self._ask_edge = Every(pace.ask_every_s)  # its own: a side that stays silent must not keep a commit waiting
         self._observe = Every(pace.observe_every_s)
         self._busy = False  # records were taken the last time round: more may be buffered
         self._quiet: dict[Lane, float] = {}  # since when a lane holds the others up
@@ -130,7 +131,7 @@ class Loop:
             return False
         if self.intake.whole(self._limit()):
             return True
-        asked = (self._commit.due() or hurry) and idle and self._ask.maybe_restart()
+        asked = (self._commit.due() or hurry) and idle and self._ask_edge.maybe_restart()
         return asked and self._at_live_edge(to_the_last=hurry)
 
     def _at_live_edge(self, *, to_the_last: bool) -> bool:
@@ -145,7 +146,7 @@ class Loop:
         now = time.monotonic()
         self._quiet = {lane: self._quiet.get(lane, now) for lane in self.intake.blocking()}
         silent = [lane for lane, since in self._quiet.items() if now - since >= self.pace.max_idle_s]
-        if silent and self._ask.maybe_restart():
+        if silent and self._ask_idle.maybe_restart():
             unread = self._unread(silent)
             for lane in silent:
                 lane.passed = lane not in unread
