@@ -111,7 +111,33 @@ def test_a_forgotten_join_keeps_a_worker_outside_its_group_without_the_guard(
         assert not guards.is_stable(client)
 
 
-def _ignoring_positions(poll: Callable[[], None]) -> bool:
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_join_completed_between_two_polls_is_made_again_without_the_guard(
+    kafka: str, topic_prefix: str, consumer: Make, guarded: bool
+) -> None:
+    """With two members that answer each other between each other's polls it never ends."""
+    topic = topic_prefix + "t"
+    create_topics(kafka, topic)
+    client = consumer(topic_prefix + "g")
+    if guarded:
+        guards.keep_joins(client)
+    client.subscribe([topic])
+    coordinator: Any = client._coordinator
+
+    def poll() -> None:
+        client.poll(20)
+
+    eventually(lambda: bool(_ignoring_positions(poll) or guards.is_stable(client)), what="joining")
+    coordinator.request_rejoin()
+    _ignoring_positions(lambda: client.poll(0))
+    join = coordinator._join_task
+    eventually(join.succeeded, what="the answer of the group")
+    generation = coordinator._generation.generation_id
+    eventually(lambda: bool(_ignoring_positions(poll) or guards.is_stable(client)), what="taking it up")
+    assert (coordinator._generation.generation_id == generation) is guarded
+
+
+def _ignoring_positions(poll: Callable[[], object]) -> bool:
     """A bare client raises where there is no position; that is not what these tests are about."""
     with suppress(NoOffsetForPartitionError):
         poll()

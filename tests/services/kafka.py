@@ -18,6 +18,7 @@ from tests.services.require import docker_answers, left_out
 from worker.errors import GradstreamError, Transient
 from worker.stream.kafka.connection import KafkaConfig
 from worker.stream.kafka.topics import TopicAdmin
+from worker.stream.records import TopicPartition
 
 IMAGE = "apache/kafka:4.1.1"
 CODECS = (None, "gzip", "snappy", "lz4", "zstd")
@@ -205,20 +206,23 @@ def produce(
 def produce_transaction(
     bootstrap_servers: str, topic: str, pairs: Iterable[Pair], *, partition: int = 0, abort: bool = False
 ) -> None:
-    """Write pairs in one transaction of its own, then commit or abort it."""
+    """Write pairs in one transaction of its own, commit or abort it, and wait for its marker, written afterwards."""
     producer = KafkaProducer(bootstrap_servers=bootstrap_servers, transactional_id=uuid.uuid4().hex)
     try:
         producer.init_transactions()
         producer.begin_transaction()
-        _send(producer, topic, pairs, partition, ())
+        last = _send(producer, topic, pairs, partition, ())
         producer.abort_transaction() if abort else producer.commit_transaction()
     finally:
         producer.close(timeout=10)
+    place = TopicPartition(topic, partition)
+    with TopicAdmin(KafkaConfig(bootstrap_servers)) as admin:
+        eventually(lambda: admin.end_offsets([place])[place] >= last + 2, what="the marker of the transaction")
 
 
 def _send(
     producer: KafkaProducer, topic: str, pairs: Iterable[Pair], partition: int, headers: Sequence[tuple[str, bytes]]
-) -> None:
+) -> int:
+    """Return the offset of the last one, -1 for none."""
     sent = [producer.send(topic, value, key, list(headers), partition) for key, value in pairs]
-    for future in sent:
-        future.get(30)
+    return max((int(future.get(30).offset) for future in sent), default=-1)

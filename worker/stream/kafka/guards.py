@@ -23,6 +23,7 @@ def install(consumer: KafkaConsumer, bytes_per_record: int) -> None:
     would create its topics with one partition each.
     """
     never_create_topics(consumer)
+    keep_joins(consumer)
     fetcher = consumer._fetcher  # noqa: SLF001
     fetcher.PartitionRecords = _reader(bytes_per_record)
     look = fetcher.fetched_records
@@ -100,6 +101,40 @@ def line_up(fetcher: Any) -> None:
     elif fetcher._subscriptions.is_paused(reader.topic_partition):  # noqa: SLF001
         fetcher._paused_partition_records[reader.topic_partition] = reader  # noqa: SLF001
         fetcher._next_partition_records = None  # noqa: SLF001
+
+
+class _Join:
+    """A join under way, or one that succeeded and waits to be taken up: only a failure is over."""
+
+    def __init__(self, future: Any) -> None:
+        self._future = future
+        self.succeeded = future.succeeded
+        self.add_callback = future.add_callback
+        self.add_errback = future.add_errback
+
+    def __await__(self) -> Any:
+        return self._future.__await__()
+
+    @property
+    def is_done(self) -> bool:
+        return bool(self._future.failed())
+
+
+def keep_joins(consumer: KafkaConsumer) -> None:
+    """Let a join that is completed between two polls be taken up by the next one.
+
+    The client looks whether its join is done before it awaits it, takes a finished one for used, and joins anew, which
+    makes every other member join as well: two members that answer each other between each other's polls went on like
+    that for ever, and one of them owned nothing.
+    """
+    coordinator = consumer._coordinator  # noqa: SLF001
+    kept: dict[str, _Join | None] = {"join": None}
+
+    def hold(_: object, future: Any) -> None:
+        kept["join"] = None if future is None else _Join(future)
+
+    held = property(lambda _: kept["join"], hold)
+    coordinator.__class__ = type("Coordinator", (type(coordinator),), {"_join_task": held})
 
 
 def join_again(consumer: KafkaConsumer) -> bool:
