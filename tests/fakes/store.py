@@ -6,7 +6,7 @@ the server lose what it took by `server.snapshot()` and `server.go_back()`.
 
 import secrets
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -92,6 +92,9 @@ class MemoryStore:
         if self.keys.state in self.server.blobs and partition in self.load().partitions:
             raise StateMissing(f"{key} is gone (evicted or deleted) although the state lists it")
         return None
+
+    def fences(self, partitions: Iterable[int]) -> dict[int, Fence]:
+        return {n: codec.read_fence(self._identity(self.keys.partition(n))) for n in partitions}
 
     def partitions(self) -> Iterator[StoredPartition]:
         for number in sorted(self.server.claimed.get(self.model, ())):

@@ -87,6 +87,11 @@ def partition_identity(fence: Fence) -> bytes:
     return PARTITION_MAGIC + _padded(fence, 64) if fence else b""
 
 
+def read_fence(identity: bytes) -> Fence:
+    """Return the fence that `partition_identity` was given."""
+    return Fence(identity[16:IDENTITY_BYTES].rstrip(b" ").decode())
+
+
 def read_version(identity: bytes, key: str) -> Version:
     """Return the version that the first 80 bytes of a state blob name. Raises `StateCorrupted` naming `key`."""
     number, colon, nonce = identity[16:IDENTITY_BYTES].rstrip(b" ").partition(b":")
@@ -178,7 +183,7 @@ def decode_partition(blob: bytes, model: str, partition: int, key: str | None = 
         raise _corrupted(key, "its body can not be read") from error
     if owner != model or state.partition != partition:
         raise _corrupted(key, f"it is partition {state.partition} of model {owner!r}")
-    return StoredPartition(Fence(start[16:].rstrip(b" ").decode()), state)
+    return StoredPartition(read_fence(start), state)
 
 
 def _corrupted(key: str, what: str) -> StateCorrupted:

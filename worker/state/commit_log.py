@@ -39,6 +39,7 @@ def to_fields(base: Version | None, version: Version, digest: str, entry: LogEnt
         "kernel": entry.kernel,
         "settings_digest": entry.settings_digest,
         "committed_at": entry.committed_at,
+        "recipe": entry.recipe,
     }
 
 
@@ -59,6 +60,7 @@ def from_fields(place: str, fields: Mapping[bytes, bytes], key: str) -> LoggedCo
             kernel=text["kernel"].decode(),
             settings_digest=text["settings_digest"].decode(),
             committed_at=text["committed_at"].decode(),
+            recipe=text["recipe"].decode(),
         )
         version = _version(text["version"])
         base = _version(text["base"]) if text["base"] else None

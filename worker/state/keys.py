@@ -61,6 +61,26 @@ class Keys:
         return f"{self._root}:commits"
 
     @property
+    def recipes(self) -> str:
+        """Hash, digest to document: how the commits of the log were learned."""
+        return f"{self._root}:recipes"
+
+    @property
+    def archived(self) -> str:
+        """String: place of the last entry of the commit log that is in the artifact store as well."""
+        return f"{self._root}:commits:archived"
+
+    @property
+    def turn(self) -> str:
+        """List, one element at most: the token of whose turn it is, while nobody holds it."""
+        return f"{self._root}:turn"
+
+    @property
+    def turn_issued(self) -> str:
+        """String: the token that counts; every other one has been taken over or passed on."""
+        return f"{self._root}:turn:issued"
+
+    @property
     def workers(self) -> str:
         """Hash, worker to what it last said: for `status` only."""
         return f"{self._root}:workers"

@@ -4,7 +4,7 @@ With `redis_connect.py` the only place that knows redis. Nothing is tried again 
 """
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -79,6 +79,12 @@ class RedisStore:
             if blob is None and state is not None and partition in codec.decode(state, self.model).partitions:
                 raise self._calls.lost_partition(key)
         return codec.decode_partition(blob, self.model, partition) if blob is not None else None
+
+    def fences(self, partitions: Iterable[int]) -> dict[int, Fence]:
+        """Return the fence of each partition at one moment, without its state; "" where nothing is stored."""
+        numbers = list(partitions)
+        identities = self._calls.identities([self.keys.partition(number) for number in numbers])
+        return {n: codec.read_fence(identity) for n, identity in zip(numbers, identities, strict=True)}
 
     def partitions(self) -> Iterator[StoredPartition]:
         """Yield every partition that was ever claimed, by number."""

@@ -10,6 +10,7 @@ from typing import NamedTuple, NewType, Protocol
 import msgspec
 
 from worker.learn.state import LearnerState
+from worker.recipe import Recipe
 from worker.stream.positions import Consumed, Ledger, PartitionState, SideState
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
     "LogEntry",
     "Moved",
     "PartitionState",
+    "Recipe",
     "SideState",
     "Store",
     "StoredPartition",
+    "TurnQueue",
     "Version",
 ]
 
@@ -50,7 +53,7 @@ class StoredPartition(NamedTuple):
 class LogEntry(msgspec.Struct, frozen=True):
     """What the commit log keeps of a commit beside base version, new version and state digest."""
 
-    kind: str  # "train" | "init" | "reset" | "restore"
+    kind: str  # "train" | "init" | "reset" | "restore" | "rollback"
     worker: str
     consumed: Consumed
     examples: int
@@ -58,6 +61,7 @@ class LogEntry(msgspec.Struct, frozen=True):
     kernel: str
     settings_digest: str
     committed_at: str  # RFC 3339, a stamp only
+    recipe: str = ""  # Recipe.digest(); "" where nothing was learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +80,16 @@ class Commit:
     """State and positions to be made durable together, on top of `base`.
 
     `checkpoint.version` is the new identity (`base.number + 1` and a fresh nonce). `partitions` maps each touched
-    partition to (the fence it is expected to have, its new state).
+    partition to (the fence it is expected to have, its new state). `turn` is the token that the committer holds, ""
+    for none: the commit passes it on in the same step. `recipe` is kept beside the log, once a digest.
     """
 
     base: Version
     checkpoint: Checkpoint
     partitions: Mapping[int, tuple[Fence, PartitionState]]
     entry: LogEntry
+    turn: str = ""
+    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,39 @@ class Fenced:
     partitions: frozenset[int]
 
 
+class TurnQueue(Protocol):
+    """Who learns next: one advisory token a model, first come first served.
+
+    It saves work that a compare-and-set would refuse, and decides nothing: a worker that goes without it, or with a
+    token that was renewed behind its back, is as safe. So no call raises, and a store that does not answer only makes
+    the worker wait `commit.turn_wait_ms` before it goes ahead.
+    """
+
+    @property
+    def token(self) -> str:
+        """The token held, to be passed on by the next commit; "" where it is another's turn, or one goes without."""
+        ...
+
+    def ask(self) -> None:
+        """Get in line; nothing where one is in line or at turn already."""
+        ...
+
+    def granted(self, timeout_s: float = 0.0) -> bool:
+        """Say whether it is this worker's turn, after at most `timeout_s`.
+
+        A token that nobody has moved for `turn_wait_ms` is taken over: its holder is dead, stopped, or very slow.
+        """
+        ...
+
+    def passed_on(self) -> None:
+        """The commit that was given the token has passed it on: out of line until asked again."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the line; pass the token on if it is held. Before waiting for anything else, and at the end."""
+        ...
+
+
 class Store(Protocol):
     """Raises `Transient` (try again), `StateMissing`, `StateCorrupted`."""
 
@@ -113,6 +153,10 @@ class Store(Protocol):
     def version(self) -> Version | None: ...
 
     def load_partition(self, partition: int) -> StoredPartition | None: ...
+
+    def fences(self, partitions: Iterable[int]) -> dict[int, Fence]:
+        """Return the fence of each partition at one moment, without its state; "" where nothing is stored."""
+        ...
 
     def create(self, checkpoint: Checkpoint, entry: LogEntry) -> bool:
         """Write the first state; False (and nothing written) where one exists."""
