@@ -199,6 +199,7 @@ class World:
             "redis.url": redis_url,
             "observe.http_port": 0,
             "commit.every_s": 0.2,
+            "train.kernel": "numpy",  # the one that is always there; numba has tests of its own
             **{key.replace("__", ".", 1): value for key, value in settings.items()},
         }
         self.store = RedisStore(connect(redis_url), self.name)
