@@ -1,7 +1,7 @@
 """A state store in memory, held to the same contract suite as the one on Redis.
 
 Several stores on one `MemoryServer` are several workers. A test makes calls fail through `server.failures`, and makes
-the server lose what it took by `server.snapshot()` and `server.go_back()`.
+the server lose what it took by `server.snapshot()` and `server.go_back()`. The token of the turn is in `turn.py`.
 """
 
 import secrets
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from tests.fakes.turn import MemoryTurn
 from worker.errors import StateCorrupted, StateMissing, Transient
 from worker.state import checkpoint as codec
 from worker.state.commit_log import LoggedCommit
@@ -23,6 +24,7 @@ from worker.state.store import (
     LogEntry,
     Moved,
     PartitionState,
+    Recipe,
     StoredPartition,
     Version,
 )
@@ -32,7 +34,10 @@ Failure = Literal["before", "after"]  # the write did not happen, or it happened
 
 @dataclass
 class MemoryServer:
-    """What a server holds. `failures` makes the next writing calls raise `Transient`, one entry a call (None: fine)."""
+    """What a server holds. `failures` makes the next writing calls raise `Transient`, one entry a call (None: fine).
+
+    `silent`: it does not answer those who ask for the turn.
+    """
 
     blobs: dict[str, bytes] = field(default_factory=dict)
     previous_partitions: dict[str, dict[int, bytes]] = field(default_factory=dict)
@@ -40,6 +45,9 @@ class MemoryServer:
     workers: dict[str, dict[str, dict[str, object]]] = field(default_factory=dict)
     claimed: dict[str, set[int]] = field(default_factory=dict)
     failures: deque[Failure | None] = field(default_factory=deque)
+    recipes: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    turns: dict[str, MemoryTurn] = field(default_factory=dict)
+    silent: bool = False
 
     def snapshot(self) -> "MemoryServer":
         return MemoryServer(
@@ -48,6 +56,8 @@ class MemoryServer:
             {model: list(log) for model, log in self.logs.items()},
             {},
             {model: set(numbers) for model, numbers in self.claimed.items()},
+            recipes={model: dict(documents) for model, documents in self.recipes.items()},
+            turns={model: MemoryTurn(turn.issued, turn.free) for model, turn in self.turns.items()},
         )
 
     def go_back(self, to: "MemoryServer") -> None:
@@ -55,6 +65,7 @@ class MemoryServer:
         past = to.snapshot()
         self.blobs, self.previous_partitions = past.blobs, past.previous_partitions
         self.logs, self.claimed, self.workers = past.logs, past.claimed, past.workers
+        self.recipes, self.turns = past.recipes, past.turns
 
 
 class MemoryStore:
@@ -138,8 +149,16 @@ class MemoryStore:
         refused = self._refusal(commit, codec.partition_identity(fence))
         if refused is None:
             self._write(commit, blob, digest, fence)
+            self._keep_recipe(commit)
+        if refused is None or isinstance(refused, Committed):
+            turn = self.server.turns.setdefault(self.model, MemoryTurn())
+            turn.pass_on(commit.turn, str(commit.checkpoint.version))
         self._lose(lost)
         return done if refused is None or isinstance(refused, Committed) else refused
+
+    def recipe(self, digest: str) -> Recipe | None:
+        document = self.server.recipes.get(self.model, {}).get(digest)
+        return codec.read_recipe(document, digest, self.keys.recipes) if document is not None else None
 
     def reset(self, empty: Checkpoint, entry: LogEntry) -> Version:
         version = self._fresh_version()
@@ -215,6 +234,11 @@ class MemoryStore:
             blobs[self.keys.partition(number)] = codec.encode_partition(state, fence, self.model)
             self.server.claimed.setdefault(self.model, set()).add(number)
         self._log(commit.base, commit.checkpoint.version, digest, commit.entry)
+
+    def _keep_recipe(self, commit: Commit) -> None:
+        kept = self.server.recipes.setdefault(self.model, {})
+        if commit.recipe is not None and commit.entry.recipe not in kept:
+            kept[commit.entry.recipe] = codec.recipe_document(commit)
 
     def _identity(self, key: str) -> bytes:
         return self.server.blobs.get(key, b"")[: codec.IDENTITY_BYTES]

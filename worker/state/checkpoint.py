@@ -31,7 +31,7 @@ from safetensors.numpy import load as load_tensors
 from worker.errors import StateCorrupted
 from worker.learn.state import LearnerState
 from worker.state.keys import Keys
-from worker.state.store import Checkpoint, Commit, Fence, PartitionState, StoredPartition, Version
+from worker.state.store import Checkpoint, Commit, Fence, PartitionState, Recipe, StoredPartition, Version
 
 FORMAT = 1
 IDENTITY_BYTES = 80  # magic and version, or magic and fence
@@ -107,6 +107,27 @@ def fence_after(commit: Commit) -> Fence:
     other workers have committed on top of it.
     """
     return Fence(commit.checkpoint.version.nonce)
+
+
+def recipe_document(commit: Commit) -> bytes:
+    """Return the document of the commit's recipe, to be kept under the digest that its log entry names.
+
+    Raises `ValueError` where the entry names another one: nobody could find it again.
+    """
+    if commit.recipe is None or commit.recipe.digest() != commit.entry.recipe:
+        raise ValueError(f"the log entry names recipe {commit.entry.recipe!r}, which is not the commit's")
+    return commit.recipe.document()
+
+
+def read_recipe(document: bytes, digest: str, key: str) -> Recipe:
+    """Return the recipe kept under `digest` in the hash `key`. Raises `StateCorrupted` if it is not the one."""
+    try:
+        recipe = Recipe.read(document)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _damaged_recipe(digest, key) from error
+    if recipe.digest() != digest:
+        raise _damaged_recipe(digest, key)
+    return recipe
 
 
 def digest(learner: LearnerState) -> str:
@@ -188,6 +209,12 @@ def decode_partition(blob: bytes, model: str, partition: int, key: str | None = 
 
 def _corrupted(key: str, what: str) -> StateCorrupted:
     return StateCorrupted(f"{key} is damaged: {what}; {_RESTORE}")
+
+
+def _damaged_recipe(digest: str, key: str) -> StateCorrupted:
+    return StateCorrupted(
+        f"{key} field {digest} is damaged: it is not the recipe of that digest; the model is not affected"
+    )
 
 
 def _padded(text: str, width: int) -> bytes:
