@@ -92,8 +92,7 @@ def _loop(
     ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
     turns = _turns(settings, ownership, letters, patience, person)
     decoders = _decoders(settings)
-    partitions = len({source.partition for source in every})
-    inspection = Inspection(PartitioningCheck(), decoders, partitions, observer)
+    inspection = Inspection(PartitioningCheck(), decoders, source.partition_counts, observer)
     loop = Loop(source, decoders, turns, inspection, _pace(settings))
     return loop, Drain(admin, store, every, early) if drain else None
 

@@ -1,6 +1,6 @@
 """What the records reveal about their producers: keys, partitioners, features that the model does not know."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from worker.observe.observer import Observer
@@ -19,16 +19,22 @@ class Check(Protocol):
 class Inspection:
     """Looks at chunks as they come; `report` tells the observer what is worth knowing."""
 
-    def __init__(self, check: Check, decoders: Mapping[str, Decoder], partitions: int, observer: Observer) -> None:
+    def __init__(
+        self, check: Check, decoders: Mapping[str, Decoder], counts: Callable[[], Mapping[str, int]], observer: Observer
+    ) -> None:
+        """`counts`: how many partitions each topic has now."""
         self._check = check
         self._decoders = decoders
-        self._partitions = partitions
+        self._counts = counts
         self._observer = observer
 
     def look(self, chunks: Sequence[Records]) -> None:
         """Sample the keys of what was read."""
+        if not chunks:
+            return
+        counts = self._counts()
         for chunk in chunks:
-            self._check.observe(chunk, self._partitions)
+            self._check.observe(chunk, counts.get(chunk.source.topic, 0))
 
     def report(self) -> None:
         self._observer.findings(self._check.findings(joined=len(self._decoders) > 1))

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from worker.errors import ConfigError, OffsetsLost, StateMissing
 from worker.observe.observer import Observer
-from worker.state.store import Fence, Store
+from worker.pairing import Pairing
+from worker.state.store import Fence, Store, StoredPartition
 from worker.stream.intake import Intake
 from worker.stream.positions import Ledger, PartitionState, SideState
 from worker.stream.records import TopicPartition
@@ -22,8 +23,14 @@ FENCED = "fenced"
 RESET = "`gradstream state reset --yes`"
 
 
+Offsets = dict[TopicPartition, int]
+
+
 class Ownership:
-    """Follows the group's assignment: claims what came, drops what went, keeps what stayed."""
+    """Follows the group's assignment: claims what came, drops what went, keeps what stayed.
+
+    `idle`: why nothing is owned, while that is as it should be; else None.
+    """
 
     def __init__(
         self, source: Source, store: Store, intake: Intake, topics: tuple[str, ...],
@@ -36,28 +43,44 @@ class Ownership:
         self.start = start
         self.observer = observer
         self.fences: dict[int, Fence] = {}
+        self.idle: str | None = None
+        self._pairing = Pairing(topics, source.confirmed_since, observer.note)
         self._topic_ids: dict[str, str] = {}
         self._moved = False
+        self._moved_at = 0.0
         self._fenced_at: float | None = None
 
     def follow(self, known: frozenset[int]) -> None:
         """Bring what is owned in line with the assignment. `known`: partitions that were ever committed."""
         self._moved |= self.source.take_rebalance()  # kept until it was acted on: any call below may fail this time
         assigned = self.source.assignment()
-        partitions = self._whole(assigned)
         if self._moved:
             self.observer.rebalanced(assigned)
+            self._moved_at = time.monotonic()
             if assigned:
                 self._topic_ids = self.source.topic_ids()
-            for partition in self.fences.keys() & partitions:
-                self._keep(partition)
+        self._pairing.look(assigned, self.source.partition_counts(), time.monotonic())
+        whole = self._pairing.whole
+        if self._moved:
+            self._keep(self.fences.keys() & whole)
             # An empty assignment is a group in the middle of a join: what is kept then is guarded by its fence.
-            if assigned and (gone := self.fences.keys() - partitions):
-                self._drop(gone, "assigned to another worker")
-        if self._confirmed():
-            for partition in sorted(partitions - self.fences.keys()):
-                self._claim(partition, must_exist=partition in known)
+            if assigned:
+                self._let_go(self.fences.keys() - whole)
+        if (new := whole - self.fences.keys()) and self._confirmed():
+            self._claim_all(new, known)
         self._moved = False
+        self.idle = None if self.fences else self._why_idle(assigned)
+
+    def _why_idle(self, assigned: frozenset[TopicPartition]) -> str | None:
+        if self._pairing.problem:
+            return self._pairing.problem
+        if assigned or not self.source.confirmed_since(self._moved_at):
+            return None
+        count = max(self.source.partition_counts().values(), default=0)
+        return (
+            f"no partition is assigned to this worker: there are {count}, and other workers have them; it takes over "
+            f"when one of them goes"
+        )
 
     def _confirmed(self) -> bool:
         """After a fence moved, claim again only once the group says that this is still a member.
@@ -73,13 +96,20 @@ class Ownership:
         """Drop the work of partitions whose fence moved: somebody else owns them, or the state was reset."""
         self._drop(partitions, FENCED)
 
-    def check_fences(self) -> None:
-        """Drop partitions that somebody else claimed, or that a store which went back has never heard of."""
-        moved = {
-            n for n, fence in self.fences.items() if (s := self.store.load_partition(n)) is None or s.fence != fence
-        }
+    def check_fences(self) -> bool:
+        """Drop partitions that somebody else claimed, or that a store which went back has never heard of.
+
+        Return whether there were any.
+        """
+        moved = self._of_others(self.fences)
         if moved:
             self._drop(moved, FENCED)
+        return bool(moved)
+
+    def _of_others(self, partitions: Iterable[int]) -> set[int]:
+        """Return those whose fence is no longer this worker's."""
+        mine = {n: self.fences[n] for n in partitions}
+        return {n for n, fence in self.store.fences(mine).items() if fence != mine[n]} if mine else set()
 
     def _drop(self, partitions: Iterable[int], reason: str) -> None:
         gone = frozenset(partitions)
@@ -90,37 +120,41 @@ class Ownership:
             self._fenced_at = time.monotonic()
         self.observer.dropped(gone, reason)
 
-    def _whole(self, assigned: frozenset[TopicPartition]) -> set[int]:
-        """Return the partitions of which every topic is assigned here."""
-        shares = [{s.partition for s in assigned if s.topic == topic} for topic in self.topics]
-        whole = set.intersection(*shares)
-        if split := set.union(*shares) - whole:
-            raise ConfigError(
-                f"partitions {sorted(split)} of topics {', '.join(self.topics)} are assigned to different workers: "
-                f"all workers of a group need the same topics, each with the same number of partitions"
-            )
-        return whole
+    def _let_go(self, gone: Iterable[int]) -> None:
+        """Drop, without a commit, what is not this worker's any more: its new owner does it again."""
+        apart = self._pairing.split & set(gone)
+        for partitions, reason in ((apart, "not whole at this worker"), (set(gone) - apart, "assigned to another one")):
+            if partitions:
+                self._drop(partitions, reason)
 
-    def _keep(self, partition: int) -> None:
-        """Go on where reading was, unless somebody else had the partition in between."""
-        stored = self.store.load_partition(partition)
-        if stored is None or stored.fence != self.fences[partition]:
-            self._drop({partition}, FENCED)
-            return
-        for lane in self.intake.pairs[partition].lanes:
-            self.source.seek(lane.source, lane.read_offset)
+    def _keep(self, partitions: Iterable[int]) -> None:
+        """Go on where reading was, unless somebody else had a partition in between."""
+        kept = set(partitions)
+        if moved := self._of_others(kept):
+            self._drop(moved, FENCED)
+        for partition in sorted(kept - moved):
+            for lane in self.intake.pairs[partition].lanes:
+                self.source.seek(lane.source, lane.read_offset)
 
-    def _claim(self, partition: int, *, must_exist: bool) -> None:
-        stored = self.store.load_partition(partition)
-        if stored is None and must_exist:
+    def _claim_all(self, partitions: Iterable[int], known: frozenset[int]) -> None:
+        numbers = sorted(partitions)
+        if self.start == "latest" and not known:
+            self._begin_at_the_end()
+        stored = {n: self.store.load_partition(n) for n in numbers}
+        if gone := [n for n in numbers if stored[n] is None and n in known]:
             raise StateMissing(
-                f"the positions of partition {partition} are gone from the state store, but the model was trained on "
-                f"it: restore the store, or begin again with {RESET}"
+                f"the positions of partitions {gone} are gone from the state store, but the model was trained on them: "
+                f"restore the store, or begin again with {RESET}"
             )
-        sources = [TopicPartition(topic, partition) for topic in self.topics]
+        # Asked for after the positions were loaded: an owner that is still at work may commit beyond an older answer.
+        sources = self._sources(numbers)
         begin, end = self.source.beginning_offsets(sources), self.source.end_offsets(sources)
+        for partition in numbers:
+            self._claim(partition, stored[partition], begin, end)
+
+    def _claim(self, partition: int, stored: StoredPartition | None, begin: Offsets, end: Offsets) -> None:
         if stored is None:
-            state = self._fresh(partition, begin if self.start == "earliest" else end)
+            state = self._fresh(partition, begin)
         else:
             for side in stored.state.sides:
                 self._check(side, partition, begin, end)
@@ -136,16 +170,31 @@ class Ownership:
         recall = sum(lane.recall_until - lane.read_offset for lane in lanes)
         self.observer.claimed(partition, {lane.source: lane.recall_until for lane in lanes}, recall)
 
-    def _fresh(self, partition: int, offsets: dict[TopicPartition, int]) -> PartitionState:
+    def _begin_at_the_end(self) -> None:
+        """Where a model begins with what comes next, store that as the positions of all partitions at once.
+
+        One that is not stored afterwards came into being later, and begins with its first record: starting at its end
+        as well would lose what was sent before it was noticed. Partition 0 comes last: while it is not stored, this was
+        not done, or not to its end.
+        """
+        if self.store.fences([0])[0]:
+            return
+        numbers = range(min(self.source.partition_counts().values(), default=0))
+        end = self.source.end_offsets(self._sources(numbers))
+        for partition in reversed(numbers):
+            self.store.claim(partition, Fence(""), self._fresh(partition, end))  # None: another worker was faster
+
+    def _sources(self, partitions: Iterable[int]) -> list[TopicPartition]:
+        return [TopicPartition(topic, partition) for partition in partitions for topic in self.topics]
+
+    def _fresh(self, partition: int, offsets: Offsets) -> PartitionState:
         def side(topic: str) -> SideState:
             offset = offsets[TopicPartition(topic, partition)]
             return SideState(topic, self._topic_ids.get(topic, ""), offset, -1, -1, offset, b"", b"")
 
         return PartitionState(partition, Ledger(), tuple(side(topic) for topic in self.topics))
 
-    def _check(
-        self, side: SideState, partition: int, begin: dict[TopicPartition, int], end: dict[TopicPartition, int]
-    ) -> None:
+    def _check(self, side: SideState, partition: int, begin: Offsets, end: Offsets) -> None:
         """Refuse positions that point to no record: retention, truncation, or a topic made anew."""
         if side.topic not in self.topics:
             raise ConfigError(
@@ -174,7 +223,7 @@ class Ownership:
             )
 
 
-def readable(state: PartitionState, begin: dict[TopicPartition, int]) -> PartitionState:
+def readable(state: PartitionState, begin: Offsets) -> PartitionState:
     """Return the state with re-reading to begin no earlier than the log does: what retention took can not be read.
 
     Ids remembered against duplicates are then forgotten early; a waiting event among them is refused later.

@@ -18,6 +18,7 @@ class Recorder:
         self.back: list[tuple[Version, Version]] = []
         self.skipped: dict[TopicPartition, int] = {}
         self.notes: list[str] = []
+        self.reasons: list[str] = []
         self.claims: list[int] = []
         self.stages: Counter[str] = Counter()
         self.last_lag: dict[TopicPartition, int] = {}
@@ -31,6 +32,10 @@ class Recorder:
     def waiting(self, problem: str) -> None:
         self.is_ready = False
         self.problems.append(problem)
+
+    def idle(self, reason: str) -> None:
+        self.is_ready = False
+        self.reasons.append(reason)
 
     def stage(self, name: str, seconds: float) -> None:
         assert seconds >= 0

@@ -45,6 +45,15 @@ class FakeLog:
             self._created += 1
             self.topics[name] = _Topic(f"id-{self._created}", [[] for _ in range(partitions)], [0] * partitions)
 
+    def grow(self, topic: str, partitions: int) -> None:
+        """Add partitions, as an administrator does: the groups that read the topic share it out anew."""
+        found = self.topics[topic]
+        for _ in range(partitions - len(found.partitions)):
+            found.partitions.append([])
+            found.starts.append(0)
+        for group in list(self.members):
+            self.rebalance(group)
+
     def append(self, topic: str, partition: int, *records: FakeRecord) -> None:
         self.topics[topic].partitions[partition].extend(records)
 
@@ -83,6 +92,7 @@ class FakeSource:
         self._wanted: frozenset[TopicPartition] | None = None
         self._ids = {name: topic.identity for name, topic in log.topics.items()}
         self._closed = False
+        self.confirmed = True  # False: the group does not answer this member, which goes on with what it believes
         self.problem: str | None = None
         self.lost_offsets: dict[TopicPartition, int] = {}
         log.members[group].append(self)
@@ -149,7 +159,7 @@ class FakeSource:
         return self._owned
 
     def confirmed_since(self, moment: float) -> bool:
-        return not self._closed
+        return self.confirmed and not self._closed
 
     def seek(self, source: TopicPartition, offset: int) -> None:
         if source in self._owned:
@@ -169,6 +179,9 @@ class FakeSource:
     def topic_ids(self) -> dict[str, str]:
         self._must_answer()
         return {name: self._log.topics[name].identity for name in self.topics}
+
+    def partition_counts(self) -> dict[str, int]:
+        return {name: len(self._log.topics[name].partitions) for name in self.topics if name in self._log.topics}
 
     def acknowledge(self, positions: Mapping[TopicPartition, int]) -> None:
         for source, offset in positions.items():

@@ -97,6 +97,11 @@ class WorkerObserver:
         kind = re.sub(r"\d+", "", problem)  # the same problem with other numbers is no news
         self._sparing.warning("waiting", kind, problem=problem)
 
+    def idle(self, reason: str) -> None:
+        if self._pulse.waits_for != reason:
+            self._log.info("idle", reason=reason)
+        self._pulse.not_ready(reason)
+
     def stage(self, name: str, seconds: float) -> None:
         self._meters.stage(name, seconds)
 

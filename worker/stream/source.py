@@ -58,6 +58,10 @@ class Source(Protocol):
         """Return the identity of each subscribed topic ("" where the broker has none): a new one, a new topic."""
         ...
 
+    def partition_counts(self) -> dict[str, int]:
+        """Return the number of partitions of each subscribed topic as last heard, without asking; none if unknown."""
+        ...
+
     def acknowledge(self, positions: Mapping[TopicPartition, int]) -> None:
         """Write committed offsets for lag tools; best effort, never read back as positions."""
         ...

@@ -213,6 +213,11 @@ def is_known(consumer: KafkaConsumer, topic: str) -> bool:
     return consumer._cluster.partitions_for_topic(topic) is not None  # noqa: SLF001
 
 
+def partition_count(consumer: KafkaConsumer, topic: str) -> int:
+    """Return the number of partitions as last heard, 0 where the topic is not known. Looked at in every round."""
+    return len(consumer._cluster._partitions.get(topic, ()))  # noqa: SLF001
+
+
 def refresh_metadata(consumer: KafkaConsumer, timeout_s: float) -> None:
     """Ask for metadata now and wait for it. Raises the client's errors (also when a topic is missing)."""
     manager = consumer._manager  # noqa: SLF001

@@ -43,6 +43,7 @@ def librdkafka_partition(key: bytes, partitions: int) -> int:
 
 @dataclass(slots=True)
 class _Sample:
+    partitions: int
     keys: int = 0
     null_keys: int = 0
     murmur2: int = 0
@@ -63,7 +64,10 @@ class PartitioningCheck:
         """Take note of some keys of `records`. Topics of one partition have nothing to say."""
         if partition_count < 2:
             return
-        sample = self._samples.setdefault(records.source.topic, _Sample())
+        topic = records.source.topic
+        sample = self._samples.get(topic)
+        if sample is None or sample.partitions != partition_count:  # keys of before lie where they lay
+            sample = self._samples[topic] = _Sample(partition_count)
         if sample.keys + sample.null_keys >= _ENOUGH:
             sample.halve()
         partition = records.source.partition

@@ -155,6 +155,14 @@ class KafkaSource:
                 raise Transient(_missing(topic))
         return {topic: guards.known_topic_id(consumer, topic) for topic in self._topics}
 
+    def partition_counts(self) -> dict[str, int]:
+        """See `Source`. The client hears of a change within `metadata_max_age_ms`."""
+        consumer = self._consumer
+        if consumer is None:
+            return {}
+        counts = {topic: guards.partition_count(consumer, topic) for topic in self._topics}
+        return {topic: count for topic, count in counts.items() if count}
+
     def acknowledge(self, positions: Mapping[TopicPartition, int]) -> None:
         """See `Source`. A refused one (a stale generation) is counted; the next poll joins the group again."""
         consumer = self._consumer
