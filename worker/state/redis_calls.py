@@ -19,6 +19,12 @@ def script(name: str) -> str:
     return resources.files("worker.state").joinpath(name).read_text(encoding="utf-8")
 
 
+def pool_of(client: Any, key: str) -> Any:
+    """Return the pool of connections to the node that holds `key`."""
+    find = getattr(client, "get_node_from_key", None)
+    return (client.get_redis_connection(find(key)) if find else client).connection_pool
+
+
 def atomic(client: Any, key: str, *calls: Sequence[Any], raise_on_error: bool = True) -> list[Any]:
     """Run the calls as one transaction on the node that holds `key`; return their replies as the server sent them.
 
@@ -26,15 +32,14 @@ def atomic(client: Any, key: str, *calls: Sequence[Any], raise_on_error: bool = 
     cluster, quotes arguments in its errors, and takes 0.1 ms longer. An error of the connection says nothing about
     what was done. `raise_on_error=False` leaves the error of a single call in its place among the replies.
     """
-    find = getattr(client, "get_node_from_key", None)
-    pool = (client.get_redis_connection(find(key)) if find else client).connection_pool
+    pool = pool_of(client, key)
     connection = pool.get_connection()
     try:
         connection.send_packed_command(connection.pack_commands([("MULTI",), *calls, ("EXEC",)]))
         refused = [
-            reply for reply in (_reply(connection) for _ in range(len(calls) + 1)) if isinstance(reply, Exception)
+            reply for reply in (reply_of(connection) for _ in range(len(calls) + 1)) if isinstance(reply, Exception)
         ]
-        replies = _reply(connection)
+        replies = reply_of(connection)
     except BaseException:
         connection.disconnect()  # replies may still be on their way: nobody must take them for answers to others
         raise
@@ -48,7 +53,7 @@ def atomic(client: Any, key: str, *calls: Sequence[Any], raise_on_error: bool = 
     return list(replies)
 
 
-def _reply(connection: Any) -> Any:
+def reply_of(connection: Any) -> Any:
     """Return the next reply, an error of the server as a value; errors of the connection are raised."""
     try:
         return connection.read_response()
