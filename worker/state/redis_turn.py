@@ -55,10 +55,8 @@ class RedisTurnQueue:
         give_up = time.monotonic() + timeout_s
         while not self._at_turn:
             self._read(min(give_up, self._look_at))
-            now = time.monotonic()
-            if not self._at_turn and now >= self._look_at:
-                self._look(now)
-            if now >= give_up:
+            self._maybe_look()
+            if time.monotonic() >= give_up:
                 break
         return self._at_turn
 
@@ -128,8 +126,11 @@ class RedisTurnQueue:
 
     # -- watching -------------------------------------------------------------------------------------------------
 
-    def _look(self, now: float) -> None:
+    def _maybe_look(self) -> None:
         """See whether the token moves, and make a new one where it has not for too long, or is not there."""
+        now = time.monotonic()
+        if self._at_turn or now < self._look_at:
+            return
         try:
             issued = self._watch_issued()
             self._saw(issued)
