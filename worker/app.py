@@ -22,6 +22,7 @@ from worker.patience import Patience
 from worker.settings import Settings
 from worker.start import ensure_state, ensure_topics, join_rules, sources
 from worker.state.redis_store import RedisStore
+from worker.state.store import TurnQueue
 from worker.stop import Stop
 from worker.stream.events import Decoder
 from worker.stream.intake import Intake
@@ -90,7 +91,8 @@ def _loop(
     source = resources.enter_context(closing(early(lambda: KafkaSource(kafka, event_topics(settings)))))
     letters = resources.enter_context(closing(KafkaDeadLetters(kafka, settings.stream.dead_letters_topic)))
     ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
-    turns = _turns(settings, ownership, letters, patience, person)
+    queue = store.turn_queue(settings.commit.turn_wait_ms / 1000)
+    turns = _turns(settings, ownership, letters, patience, queue, person)
     decoders = _decoders(settings)
     inspection = Inspection(PartitioningCheck(), decoders, source.partition_counts, observer)
     loop = Loop(source, decoders, turns, inspection, _pace(settings))
@@ -148,11 +150,12 @@ def _decoders(settings: Settings) -> dict[str, Decoder]:
 
 
 def _turns(
-    settings: Settings, ownership: Ownership, letters: KafkaDeadLetters, patience: Patience, person: Person
-) -> Turns:
+    settings: Settings, ownership: Ownership, letters: KafkaDeadLetters, patience: Patience, queue: TurnQueue,
+    person: Person,
+) -> Turns:  # fmt: skip
     spec = settings.spec()
     stamp = Stamp(person.worker, Learner.kernel, settings.digest())
-    return Turns(ownership, Learner(spec, settings.hyper()), spec, letters, patience, stamp)
+    return Turns(ownership, Learner(spec, settings.hyper()), spec, letters, patience, queue, stamp)
 
 
 def _pace(settings: Settings) -> Pace:

@@ -16,6 +16,11 @@ from worker.turn import Turns
 POLL_S = 0.05
 IDLE_POLL_S = 0.2  # nothing is under way here: a record that comes ends the wait
 COLLECTED_EXAMPLES = 65_536  # then a commit is due whatever the settings say: memory stays bounded
+WAITING_EXAMPLES = 1024  # taken at a time while others are at turn: between two looks whether it is this worker's
+ANSWER_S = 0.002  # more than the store takes to say that the turn is free
+TURN_POLL_S = 0.01  # the longest that waiting for the turn keeps one from polling
+HOLD_S = 0.05  # how long the others wait for this worker to fill its last batch
+FAREWELL_S = 1.0  # how long a worker that ends waits for its turn before it commits without
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +76,21 @@ class Loop:
         self._ask_edge = Every(pace.ask_every_s)  # its own: a side that stays silent must not keep a commit waiting
         self._observe = Every(pace.observe_every_s)
         self._busy = False  # records were taken the last time round: more may be buffered
+        self._due_at: object = None  # what was collected when a commit fell due: as long as it is that, it is due
         self._quiet: dict[Lane, float] = {}  # since when a lane holds the others up
 
     def run(self, stopped: Callable[[], bool], drained: Callable[[], bool] | None = None) -> None:
         """Work until stopped or drained. Stopping commits what was taken; the last batch may be short."""
-        while not stopped() and not (drained and drained()):
-            self.run_once(hurry=drained is not None)
-        if stopped():
-            self.dead_letters.send(self.intake.take_letters())
-            self._turn()
+        try:
+            while not stopped() and not (drained and drained()):
+                self.run_once(hurry=drained is not None)
+            if stopped():
+                self.dead_letters.send(self.intake.take_letters())
+                self.turns.ask()
+                self.turns.granted(FAREWELL_S)
+                self._turn()
+        finally:
+            self.turns.give_back()
 
     def run_once(self, *, hurry: bool = False) -> None:
         """Poll, decode, join, and take a turn when one is due."""
@@ -101,15 +112,14 @@ class Loop:
                 self.intake.follow_idle()
         self._busy = bool(taken)
         self.dead_letters.send(self.intake.take_letters())
-        if self._due(idle=not taken, hurry=hurry):
-            self._turn()
+        self._maybe_turn(idle=not taken, hurry=hurry)
         if hurry and not taken and not chunks:
             self._check_stall()
         self._maybe_observe()
 
     def _poll(self, *, hurry: bool) -> list[Records]:
         under_way = hurry or self._quiet or self.intake.has_work()
-        wait_s = 0.0 if self._busy else POLL_S if under_way else IDLE_POLL_S
+        wait_s = 0.0 if self._busy or self.turns.asked else POLL_S if under_way else IDLE_POLL_S
         try:
             return self.turns.patience(lambda: self.source.poll(wait_s))
         except OffsetsLost:
@@ -120,10 +130,34 @@ class Loop:
     # -- when -----------------------------------------------------------------------------------------------------
 
     def _limit(self) -> int:
-        """Return how many examples to stop at (in whole batches); 0 when a commit is due and has something to say."""
+        """Return how many examples to stop at (in whole batches); 0 when a commit is due and has something to say.
+
+        While others are at turn one goes on collecting: the longer the wait, the larger the turn that it leads to.
+        """
+        if self.turns.granted():
+            return 0
+        if self.turns.asked:
+            return min(len(self.intake.finished.labels) + WAITING_EXAMPLES, COLLECTED_EXAMPLES)
         if self._commit.due() and self.intake.has_work():
             return 0
         return self.pace.commit_every_examples or COLLECTED_EXAMPLES
+
+    def _maybe_turn(self, *, idle: bool, hurry: bool) -> None:
+        """Ask for the turn when a commit is due; take it once it has come, or give it to the next one."""
+        if not self.turns.asked:
+            if not self._due(idle=idle, hurry=hurry):
+                return
+            self.turns.ask()
+            self._due_at = self.intake.mark()
+            come = self.turns.granted(ANSWER_S)
+        else:
+            come = self.turns.granted(TURN_POLL_S if idle else 0.0)
+        if not come:
+            return
+        if self._due_at == self.intake.mark() or self._due(idle=idle, hurry=hurry):
+            self._turn()
+        elif self.turns.held_s() > HOLD_S:
+            self.turns.give_back()
 
     def _due(self, *, idle: bool, hurry: bool) -> bool:
         """Say whether to commit now: the time or number has come, and batches are whole or there is no more to read."""
@@ -131,7 +165,10 @@ class Loop:
             return False
         if self.intake.whole(self._limit()):
             return True
-        asked = (self._commit.due() or hurry) and idle and self._ask_edge.maybe_restart()
+        if not idle or not (self._commit.due() or hurry):
+            return False
+        # With the turn in hand the answer is wanted at once: the others wait for it.
+        asked = self.turns.granted() or self._ask_edge.maybe_restart()
         return asked and self._at_live_edge(to_the_last=hurry)
 
     def _at_live_edge(self, *, to_the_last: bool) -> bool:
@@ -186,6 +223,8 @@ class Loop:
             self.observer.waiting(problem)
         elif self.intake.pairs:
             self.observer.ready()
+        elif idle := self.ownership.idle:
+            self.observer.idle(idle)
 
     def _maybe_observe(self) -> None:
         if not self._observe.maybe_restart():

@@ -6,6 +6,7 @@ from tests.fakes.letters import FakeDeadLetters
 from tests.fakes.observer import Recorder
 from tests.fakes.source import FakeLog, FakeRecord, FakeSource
 from tests.fakes.store import MemoryServer, MemoryStore
+from tests.fakes.turn import MemoryTurnQueue
 from worker.drain import Drain
 from worker.inspection import Inspection
 from worker.learn.learner import Learner
@@ -91,12 +92,13 @@ class Worker:
         self.patience = Patience(rig.patience_s, told.waiting, lambda: False, first_wait_s=0.0)
         intake = Intake(rig.joined, rig.rules, RowFormat(rig.spec), rig.hyper.batch_size)
         self.ownership = Ownership(self.source, self.store, intake, rig.topics, "earliest", told)
+        queue = MemoryTurnQueue(rig.server, "m", turn_wait_s=0.05)
         stamp = Stamp("w", "numpy", "digest")
         learn = Learner(rig.spec, rig.hyper)
-        self.turns = Turns(self.ownership, learn, rig.spec, rig.letters, self.patience, stamp)
+        self.turns = Turns(self.ownership, learn, rig.spec, rig.letters, self.patience, queue, stamp)
         roles = {"features": "features", "labels": "labels", "examples": "examples"}
         decoders = {topic: Decoder(rig.spec, roles[topic]) for topic in rig.topics}  # type: ignore[arg-type]
-        inspection = Inspection(PartitioningCheck(), decoders, rig.partitions, told)
+        inspection = Inspection(PartitioningCheck(), decoders, self.source.partition_counts, told)
         self.loop = Loop(self.source, decoders, self.turns, inspection, rig.pace)
 
     def drain(self, rounds: int = 100_000) -> None:

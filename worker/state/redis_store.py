@@ -16,6 +16,7 @@ from worker.state.commit_log import LoggedCommit, from_fields, to_fields
 from worker.state.keys import Keys
 from worker.state.redis_calls import Calls, atomic, flat, script
 from worker.state.redis_connect import REDIS_ERRORS, REPLY_LOST, Link, check_server
+from worker.state.redis_turn import RedisTurnQueue
 from worker.state.store import (
     Checkpoint,
     Commit,
@@ -52,6 +53,10 @@ class RedisStore:
     def check_server(self) -> list[str]:
         """Return warnings; raises `ConfigError` for an evicting server, a replica, or a client that decodes replies."""
         return check_server(self._link, self.keys.state)
+
+    def turn_queue(self, turn_wait_s: float) -> RedisTurnQueue:
+        """Return this process's place in the queue for the turn; a silent holder is respected for `turn_wait_s`."""
+        return RedisTurnQueue(self._link, self.model, turn_wait_s)
 
     def load(self) -> Checkpoint:
         """Return the current state. Raises `StateMissing`, `StateCorrupted`, `Transient`."""

@@ -249,6 +249,10 @@ class Intake:
     def has_work(self) -> bool:
         return any(pair.moved() for pair in self.pairs.values())
 
+    def mark(self) -> tuple[int, ...]:
+        """Return a value that is another one once anything more was taken, finished, or dropped."""
+        return (len(self.finished.labels), *(lane.next_offset for lane in self._lanes.values()))
+
     def work(self) -> Work:
         """Return what was taken since the last commit."""
         finished = self.finished
