@@ -91,10 +91,11 @@ class MemoryTurnQueue:
             self._turn.pass_on(self._token or self.sent, _new_token())
         self._out()
 
-    def crash(self, *, noticed: bool = True) -> None:
-        """Die. Unless the server noticed that the connection is gone, the place in line stays and swallows a token."""
-        if noticed and self in self._turn.line:
+    def crash(self) -> None:
+        """Die, and the server notices. (One that was stopped is not called any more, and keeps its place.)"""
+        if self in self._turn.line:
             self._turn.line.remove(self)
+        self.sent = ""
 
     @property
     def _turn(self) -> MemoryTurn:
