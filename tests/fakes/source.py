@@ -159,7 +159,7 @@ class FakeSource:
         return self._owned
 
     def confirmed_since(self, moment: float) -> bool:
-        return self.confirmed and not self._closed
+        return self.confirmed and self.pending is None and not self._closed
 
     def seek(self, source: TopicPartition, offset: int) -> None:
         if source in self._owned:
