@@ -18,7 +18,7 @@ from worker.state.redis_store import RedisStore
 from worker.state.redis_turn import RedisTurnQueue
 from worker.state.store import Commit, Committed, Fence, Fenced, Moved
 
-PATIENT_S = 30.0  # longer than any test: whoever is granted the turn was given it
+PATIENT_S = 60.0  # longer than any test: whoever is granted the turn was given it, and did not take it over
 
 
 @dataclass
@@ -97,11 +97,12 @@ class MemoryBench:
         """Return once the server knows that the worker is in line."""
 
     def eventually(self, condition: Callable[[], bool], waits: int = 3) -> None:
-        """Let up to so many turn waits pass until `condition` holds."""
+        """Let up to so many turn waits pass until `condition` holds; none where nobody is to be taken over."""
         for _ in range(waits * 10):
             if condition():
                 return
-            self.now += self.turn_wait_s / 9
+            if self.turn_wait_s < PATIENT_S:
+                self.now += self.turn_wait_s / 9
         pytest.fail("it did not happen")
 
 
@@ -160,7 +161,7 @@ class RedisBench:
         wait_until(lambda: queue.granted(0.01) or queue._seen != b"")
 
     def eventually(self, condition: Callable[[], bool], waits: int = 3) -> None:
-        wait_until(condition, 20 + waits * self.turn_wait_s)
+        wait_until(condition, 20 + waits * self.turn_wait_s if self.turn_wait_s < PATIENT_S else PATIENT_S / 3)
 
     def close(self) -> None:
         for worker in self.workers:

@@ -150,7 +150,6 @@ class MemoryStore:
         if refused is None:
             self._write(commit, blob, digest, fence)
             self._keep_recipe(commit)
-        if refused is None or isinstance(refused, Committed):
             turn = self.server.turns.setdefault(self.model, MemoryTurn())
             turn.pass_on(commit.turn, str(commit.checkpoint.version))
         self._lose(lost)

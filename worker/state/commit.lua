@@ -30,7 +30,7 @@ local function drop_other(key, kind)
   end
 end
 
--- Only the token that counts is passed on, and then it counts no more: done again, this does nothing.
+-- Only the token that counts is passed on, and then it counts no more.
 local function pass_on(token, following)
   if token == '' then
     return
@@ -61,8 +61,7 @@ for i = 1, touched do
   expected = expected and now == ARGV[at + 2]
   mine = mine and now == string.sub(ARGV[at + 3], 1, IDENTITY + 1)
 end
-if mine then -- this very commit was applied before and its reply was lost
-  pass_on(ARGV[4], ARGV[5])
+if mine then -- this very commit was applied before, and passed the turn on; its reply was lost
   return finish({ 'applied' })
 end
 if not expected then
