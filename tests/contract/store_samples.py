@@ -2,8 +2,10 @@
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+import msgspec.structs
 import numpy as np
 
 from worker.learn.state import LearnerState
@@ -16,6 +18,7 @@ from worker.state.store import (
     Ledger,
     LogEntry,
     PartitionState,
+    Recipe,
     SideState,
     Version,
 )
@@ -52,6 +55,17 @@ def partition(number: int = 0, next_offset: int = 0) -> PartitionState:
 def entry(kind: str = "train") -> LogEntry:
     consumed = Consumed((("features", 0, 17), ("labels", 0, 3)), b"\x78\x9c\x00\xff\n", 4)
     return LogEntry(kind, "worker-1", consumed, 2, 64, "numpy", "5e77", "2026-01-02T03:04:05Z")
+
+
+RECIPE = Recipe(
+    spec=SPEC, hyper={"learning_rate": 0.1}, roles={"examples": "examples"}, decoding={}, join={}, kernel="numpy",
+    software={"python": "3"}, code="c0de",
+)  # fmt: skip
+
+
+def under_recipe(commit: Commit, recipe: Recipe = RECIPE) -> Commit:
+    """Return the commit as one that was learned under `recipe`."""
+    return replace(commit, recipe=recipe, entry=msgspec.structs.replace(commit.entry, recipe=recipe.digest()))
 
 
 def commit_on(

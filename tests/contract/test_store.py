@@ -2,10 +2,21 @@
 
 from collections.abc import Callable, Iterator
 
+import msgspec.structs
 import numpy as np
 import pytest
 
-from tests.contract.store_samples import SPEC, checkpoint, commit_on, entry, learner, partition, version
+from tests.contract.store_samples import (
+    RECIPE,
+    SPEC,
+    checkpoint,
+    commit_on,
+    entry,
+    learner,
+    partition,
+    under_recipe,
+    version,
+)
 from tests.fakes.store import MemoryServer, MemoryStore
 from worker.errors import StateMissing
 from worker.state.checkpoint import NotStorable, digest
@@ -160,6 +171,99 @@ def test_a_version_number_that_came_round_again_does_not_let_a_stale_commit_in(s
     assert stale.base.number == first.version.number
     assert store.commit(stale) == Moved()
     assert store.load().version == first.version
+
+
+def kept_as_it_is(store: AnyStore) -> Callable[[], None]:
+    """Return what puts the store back to where it is now, as a server does whose disk was behind."""
+    if isinstance(store, MemoryStore):
+        past = store.server.snapshot()
+        return lambda: store.server.go_back(past)
+    client, keys = store._link.client, f"{store.keys.state.removesuffix(':state')}:*"
+    dumps = {key: client.dump(key) for key in client.keys(keys)}
+
+    def back() -> None:
+        change = client.pipeline(transaction=True)
+        for key in client.keys(keys):
+            change.delete(key)
+        for key, dump in dumps.items():
+            change.restore(key, 0, dump)
+        change.execute()
+
+    return back
+
+
+def test_a_store_that_went_back_takes_nothing_that_was_prepared_before(store: AnyStore) -> None:
+    """Two commits are lost and another worker writes their numbers anew: only nonces keep the stale commits out."""
+    base, fences = started(store, 0, 1, 2)
+    back = kept_as_it_is(store)
+    first = commit_on(base, {0: fences[0]})
+    after = committed(store, first).fences
+    second = commit_on(first.checkpoint, after)
+    after = committed(store, second).fences
+    back()
+    assert store.version() == base.version != second.checkpoint.version
+    assert store.fences([0, 1, 2]) == fences
+    other = commit_on(base, {1: fences[1]})
+    others = committed(store, other).fences
+    again = commit_on(other.checkpoint, others)
+    committed(store, again)
+    assert again.checkpoint.version.number == second.checkpoint.version.number
+
+    assert store.commit(commit_on(second.checkpoint, after)) == Fenced(frozenset({0}))
+    assert store.commit(commit_on(second.checkpoint, {2: fences[2]})) == Moved()
+    assert store.commit(first) == Moved(), "a lost commit given again"
+    assert store.load().version == again.checkpoint.version
+    assert store.fences([0, 2]) == {0: fences[0], 2: fences[2]}
+
+
+def test_a_lost_commit_given_again_to_a_store_that_went_back_is_applied(store: AnyStore) -> None:
+    base, fences = started(store, 0)
+    back = kept_as_it_is(store)
+    commit = under_recipe(commit_on(base, fences))
+    committed(store, commit)
+    back()
+    assert store.recipe(commit.entry.recipe) is None
+    committed(store, commit)
+    assert store.load().version == commit.checkpoint.version
+    assert store.recipe(commit.entry.recipe) == RECIPE
+    assert len(list(store.commit_log())) == 2
+
+
+def test_fences_of_many_partitions_are_told_at_one_glance(store: AnyStore) -> None:
+    base, fences = started(store, 0, 3)
+    assert store.fences([]) == {}
+    assert store.fences([3, 7, 0]) == {3: fences[3], 7: "", 0: fences[0]}
+    after = committed(store, commit_on(base, {0: fences[0]})).fences
+    assert store.fences(range(5)) == {0: after[0], 1: "", 2: "", 3: fences[3], 4: ""}
+
+
+def test_a_recipe_is_kept_once_and_found_by_its_digest(store: AnyStore) -> None:
+    base, fences = started(store, 0)
+    other = msgspec.structs.replace(RECIPE, kernel="numba")
+    for recipe in (RECIPE, RECIPE, other):
+        commit = under_recipe(commit_on(base, fences), recipe)
+        fences, base = dict(committed(store, commit).fences), commit.checkpoint
+    named = [logged.entry.recipe for logged in store.commit_log()]
+    assert named == ["", RECIPE.digest(), RECIPE.digest(), other.digest()]
+    assert [store.recipe(digest) for digest in named] == [None, RECIPE, RECIPE, other]
+
+
+def test_a_reset_keeps_the_recipes(store: AnyStore) -> None:
+    """The archive of the commit log outlives a reset, and names them."""
+    base, fences = started(store, 0)
+    committed(store, under_recipe(commit_on(base, fences)))
+    store.reset(checkpoint(), entry("reset"))
+    assert store.recipe(RECIPE.digest()) == RECIPE
+
+
+def test_a_commit_that_names_another_recipe_than_its_own_is_refused(store: AnyStore) -> None:
+    """Nobody could find the recipe again."""
+    base, fences = started(store, 0)
+    commit = under_recipe(commit_on(base, fences))
+    wrong = msgspec.structs.replace(commit.entry, recipe="0" * 64)
+    with pytest.raises(ValueError, match="names recipe"):
+        store.commit(Commit(commit.base, commit.checkpoint, commit.partitions, wrong, "", RECIPE))
+    assert store.load().version == base.version
 
 
 def test_a_partition_with_another_owner_fences_the_whole_commit(store: AnyStore) -> None:

@@ -148,8 +148,8 @@ class MemoryStore:
         lost = self._maybe_fail()
         refused = self._refusal(commit, codec.partition_identity(fence))
         if refused is None:
-            self._write(commit, blob, digest, fence)
             self._keep_recipe(commit)
+            self._write(commit, blob, digest, fence)
             turn = self.server.turns.setdefault(self.model, MemoryTurn())
             turn.pass_on(commit.turn, str(commit.checkpoint.version))
         self._lose(lost)

@@ -190,6 +190,7 @@ class RedisTurnQueue:
     def _go_without(self) -> None:
         self._line.drop()
         self._in_line, self._at_turn = False, True
+        self._token = self._made  # where a renewal was done and only its answer is lost, this one counts
 
     def _out(self) -> None:
         self._asked = self._at_turn = self._broken = False
