@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import pytest
 from kafka import KafkaProducer
 
+from tests.services.link import Link
 from tests.services.redis import free_port
 from tests.services.require import docker_answers, left_out
 from worker.errors import GradstreamError, Transient
@@ -54,14 +55,18 @@ def eventually(condition: Callable[[], bool], deadline_s: float = 30.0, what: st
 class ContainerKafka:
     """Apache Kafka in a container on a fixed host port: its clients come back to the address it advertises."""
 
-    def __init__(self) -> None:
+    def __init__(self, linked: int = 0) -> None:
+        """`linked`: how many further listeners are reached through a `Link` each, which a test can cut."""
         os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
         from testcontainers.core.container import DockerContainer
 
         port = free_port()
         self.bootstrap_servers = f"localhost:{port}"
+        self.links = [Link(free_port()) for _ in range(linked)]
         container: Any = DockerContainer(IMAGE).with_bind_ports(port, port)
-        for name, value in _settings(port).items():
+        for link in self.links:
+            container = container.with_bind_ports(link.target, link.target)
+        for name, value in _settings(port, self.links).items():
             container = container.with_env(name, value)
         self._container = container
         self._container.start()
@@ -82,20 +87,26 @@ class ContainerKafka:
         self._container.get_wrapped_container().unpause()
 
     def close(self) -> None:
+        for link in self.links:
+            link.close()
         self._container.stop()
 
     def _wait(self) -> None:
         eventually(lambda: _answers(self.bootstrap_servers), 60, "broker start")
 
 
-def _settings(port: int) -> dict[str, str]:
+def _settings(port: int, links: Sequence[Link]) -> dict[str, str]:
+    more = [(f"LINK{n}", link) for n, link in enumerate(links)]
+    listeners = [f"PLAINTEXT://:{port}", "CONTROLLER://:9093", *(f"{name}://:{link.target}" for name, link in more)]
+    told = [f"PLAINTEXT://localhost:{port}", *(f"{name}://127.0.0.1:{link.port}" for name, link in more)]
+    kinds = [f"{name}:PLAINTEXT" for name in ("CONTROLLER", "PLAINTEXT", *(name for name, _ in more))]
     return {
         "KAFKA_NODE_ID": "1",
         "KAFKA_PROCESS_ROLES": "broker,controller",
-        "KAFKA_LISTENERS": f"PLAINTEXT://:{port},CONTROLLER://:9093",
-        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://localhost:{port}",
+        "KAFKA_LISTENERS": ",".join(listeners),
+        "KAFKA_ADVERTISED_LISTENERS": ",".join(told),
         "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": ",".join(kinds),
         "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
         "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
         "KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
@@ -153,6 +164,16 @@ def start_kafka() -> Iterator[Callable[[], KafkaServer]]:
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def linked_kafka() -> Iterator[ContainerKafka]:
+    """A broker of one's own with two listeners that are reached through wires that a test can cut."""
+    if not docker_answers():
+        left_out("docker", "only a broker in a container has several listeners")
+    server = ContainerKafka(linked=2)
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")
