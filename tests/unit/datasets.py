@@ -5,10 +5,13 @@ import gzip
 import hashlib
 import io
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from worker.learn.kernel import Kernel
 from worker.learn.learner import Learner
 from worker.learn.model import initial_state
 from worker.learn.state import LearnerState
@@ -16,6 +19,18 @@ from worker.spec import Feature, Hyper, Reduction, Spec, Task
 from worker.stream.rows import Examples
 
 DATA = Path(__file__).parent.parent / "data"
+
+NUMBA = pytest.mark.skipif(find_spec("numba") is None, reason="extra `fast` is not installed")
+KERNELS = ("numpy", pytest.param("numba", marks=NUMBA))
+kernels = pytest.mark.parametrize("kernel", KERNELS)
+# Every rule of learning, by what computes it.
+WAYS = (
+    ("sequential", "numpy"),
+    pytest.param("sequential", "numba", marks=NUMBA),
+    ("mean", "numpy"),
+    ("sum", "numpy"),
+)
+ways = pytest.mark.parametrize(("reduction", "kernel"), WAYS)
 
 
 def table(name: str) -> tuple[list[str], list[list[str]]]:
@@ -73,10 +88,10 @@ def part(rows: Examples, low: int, high: int) -> Examples:
     return Examples(rows.dense[low:high], rows.buckets[low:high], rows.labels[low:high], rows.weights[low:high])
 
 
-def learned(rows: Examples, task: Task, hyper: Hyper) -> LearnerState:
+def learned(rows: Examples, task: Task, hyper: Hyper, kernel: Kernel = "numpy") -> LearnerState:
     """Learn all rows in one call from the empty state."""
     model = spec(rows.dense.shape[1], task)
-    return Learner(model, hyper)(initial_state(model), rows)[0]
+    return Learner(model, hyper, kernel)(initial_state(model), rows)[0]
 
 
 def digest(state: LearnerState) -> str:

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.unit.datasets import bananas, elec2, examples, learned, part, phishing, spec, trump_approval
+from tests.unit.datasets import bananas, elec2, examples, kernels, learned, part, phishing, spec, trump_approval
 from worker.learn.evaluation import summary
+from worker.learn.kernel import Kernel
 from worker.learn.learner import Learner
 from worker.learn.model import initial_state
 from worker.spec import Hyper
@@ -12,9 +13,10 @@ from worker.spec import Hyper
 batch_sizes = pytest.mark.parametrize("batch_size", [1, 64])
 
 
+@kernels
 @batch_sizes
-def test_phishing_reaches_the_published_accuracy(batch_size: int) -> None:
-    state = learned(phishing(), "binary", Hyper(learning_rate=0.01, batch_size=batch_size))
+def test_phishing_reaches_the_published_accuracy(batch_size: int, kernel: Kernel) -> None:
+    state = learned(phishing(), "binary", Hyper(learning_rate=0.01, batch_size=batch_size), kernel)
     figures = summary(state, "binary")
     assert figures["accuracy"] == pytest.approx(0.8928, abs=1e-12)
     assert figures["log_loss"] == pytest.approx(0.3301, abs=5e-5)
@@ -22,40 +24,45 @@ def test_phishing_reaches_the_published_accuracy(batch_size: int) -> None:
     assert figures["no_change_accuracy"] == pytest.approx(0.515612, abs=5e-7)
 
 
+@kernels
 @pytest.mark.parametrize(
     ("rate", "accuracy", "f1"), [(0.1, 0.8896, 0.8785), (0.005, 0.8872, 0.871233)], ids=["0.1", "0.005"]
 )
-def test_phishing_reaches_the_figures_of_other_rates(rate: float, accuracy: float, f1: float) -> None:
-    figures = summary(learned(phishing(), "binary", Hyper(learning_rate=rate, intercept_learning_rate=0.01)), "binary")
+def test_phishing_reaches_the_figures_of_other_rates(rate: float, accuracy: float, f1: float, kernel: Kernel) -> None:
+    hyper = Hyper(learning_rate=rate, intercept_learning_rate=0.01)
+    figures = summary(learned(phishing(), "binary", hyper, kernel), "binary")
     assert figures["accuracy"] == pytest.approx(accuracy, abs=1e-12)
     assert figures["f1"] == pytest.approx(f1, abs=5e-5)
 
 
+@kernels
 @batch_sizes
-def test_elec2_reaches_the_published_accuracy_and_f1(batch_size: int) -> None:
+def test_elec2_reaches_the_published_accuracy_and_f1(batch_size: int, kernel: Kernel) -> None:
     """A model that no change beats: 0.853303 stands beside 0.822144."""
     hyper = Hyper(learning_rate=0.005, intercept_learning_rate=0.01, batch_size=batch_size)
-    figures = summary(learned(elec2(), "binary", hyper), "binary")
+    figures = summary(learned(elec2(), "binary", hyper, kernel), "binary")
     assert figures["accuracy"] == pytest.approx(0.822144, abs=5e-7)
     assert figures["f1"] == pytest.approx(0.777086, abs=5e-7)
     assert figures["log_loss"] == pytest.approx(0.4098, abs=1e-3)
     assert figures["no_change_accuracy"] == pytest.approx(0.853303, abs=5e-7)
 
 
+@kernels
 @batch_sizes
-def test_trump_approval_reaches_the_published_error_and_intercept(batch_size: int) -> None:
+def test_trump_approval_reaches_the_published_error_and_intercept(batch_size: int, kernel: Kernel) -> None:
     hyper = Hyper(learning_rate=0.01, intercept_learning_rate=0.1, batch_size=batch_size)
-    state = learned(trump_approval(), "regression", hyper)
+    state = learned(trump_approval(), "regression", hyper, kernel)
     figures = summary(state, "regression")
     assert figures["mae"] == pytest.approx(0.558735, abs=5e-7)
     assert state.arrays["intercept"][0] == pytest.approx(35.61767, abs=5e-6)
     assert figures["no_change_mae"] == pytest.approx(0.1512, abs=5e-5)
 
 
+@kernels
 @batch_sizes
-def test_bananas_stay_unlearnt_by_a_linear_model(batch_size: int) -> None:
+def test_bananas_stay_unlearnt_by_a_linear_model(batch_size: int, kernel: Kernel) -> None:
     hyper = Hyper(learning_rate=0.005, intercept_learning_rate=0.01, batch_size=batch_size)
-    figures = summary(learned(bananas(), "binary", hyper), "binary")
+    figures = summary(learned(bananas(), "binary", hyper, kernel), "binary")
     assert figures["accuracy"] == pytest.approx(0.543208, abs=5e-7)
     assert figures["f1"] == pytest.approx(0.197015, abs=5e-7)
     assert figures["no_change_accuracy"] == pytest.approx(0.50953, abs=5e-6)
@@ -99,20 +106,22 @@ def test_y_equals_2x_plus_1_is_found() -> None:
     assert intercept == pytest.approx(1.0, abs=1e-3)
 
 
-def test_events_learned_twice_flatter_the_accuracy() -> None:
+@kernels
+def test_events_learned_twice_flatter_the_accuracy(kernel: Kernel) -> None:
     """Why duplicates have to be kept out before: 0.9032 instead of 0.8928, so no figure would betray them."""
     rows = phishing()
     twice = examples(np.repeat(rows.dense, 2, axis=0), np.repeat(rows.labels, 2))
     model = spec(9)
-    state, _ = Learner(model, Hyper())(initial_state(model), twice)
+    state, _ = Learner(model, Hyper(), kernel)(initial_state(model), twice)
     assert summary(state, "binary")["accuracy"] == pytest.approx(0.9032, abs=1e-12)
 
 
+@kernels
 @pytest.mark.parametrize(("delay", "accuracy"), [(0, 0.8928), (10, 0.8872), (100, 0.86)])
-def test_late_labels_cost_what_they_should(delay: int, accuracy: float) -> None:
+def test_late_labels_cost_what_they_should(delay: int, accuracy: float, kernel: Kernel) -> None:
     """A row is predicted when it happens and learned `delay` rows later: the published loss of accuracy comes out."""
     rows, model = phishing(), spec(9)
-    learner, state, right = Learner(model, Hyper(batch_size=1)), initial_state(model), 0
+    learner, state, right = Learner(model, Hyper(batch_size=1), kernel), initial_state(model), 0
     for i in range(len(rows)):
         right += predicted(state.arrays, rows.dense[i]) == rows.labels[i]
         if i >= delay:

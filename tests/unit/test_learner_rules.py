@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.datasets import part, spec
+from tests.unit.datasets import kernels, part, spec
 from tests.unit.reference import PlainModel, Settings
+from worker.learn.kernel import Kernel
 from worker.learn.learner import Learner
 from worker.learn.model import LinearModel, initial_state
 from worker.learn.state import LearnerState, Report
@@ -42,22 +43,24 @@ hypers = st.builds(
 )
 
 
+@kernels
 @given(st.data(), hypers, st.sampled_from(["binary", "regression"]), st.booleans())
 @settings(max_examples=120, deadline=None)
 def test_a_sequential_batch_is_one_example_at_a_time(
-    data: st.DataObject, hyper: Hyper, task: str, standardize: bool
+    kernel: Kernel, data: st.DataObject, hyper: Hyper, task: str, standardize: bool
 ) -> None:
     """Weights, predictions and gradient norms, with all settings at once, are those of the plain loop to 1e-9."""
-    compare(data.draw(rows(task)), hyper, task, "sequential", standardize=standardize)
+    compare(data.draw(rows(task)), hyper, task, "sequential", kernel, standardize=standardize)
 
 
+@kernels
 @pytest.mark.parametrize("decay", [1e-5, 0.0, 0.4, 0.6])
-def test_weights_that_decay_at_once_are_no_trap(decay: float) -> None:
+def test_weights_that_decay_at_once_are_no_trap(decay: float, kernel: Kernel) -> None:
     """64 factors of 1e-5 leave the range of floats, and a factor of 0 cannot be divided by."""
     random = np.random.default_rng(6)
     dense, labels = random.normal(size=(64, 3)), random.integers(0, 2, 64).astype(np.float64)
     given = Examples(dense, random.integers(0, CELLS, (64, 1)), labels, np.ones(64))
-    compare(given, Hyper(0.2, l2=(1.0 - decay) / 0.2), "binary", "sequential", standardize=True)
+    compare(given, Hyper(0.2, l2=(1.0 - decay) / 0.2), "binary", "sequential", kernel, standardize=True)
 
 
 @given(st.data(), hypers, st.sampled_from(["binary", "regression"]), st.sampled_from(["mean", "sum"]), st.booleans())
@@ -66,10 +69,10 @@ def test_a_minibatch_is_one_gradient(
     data: st.DataObject, hyper: Hyper, task: str, reduction: str, standardize: bool
 ) -> None:
     """In `mean` and `sum` all rows are predicted before the batch; statistics still move row by row."""
-    compare(data.draw(rows(task)), hyper, task, reduction, standardize=standardize)
+    compare(data.draw(rows(task)), hyper, task, reduction, "numpy", standardize=standardize)
 
 
-def compare(given: Examples, hyper: Hyper, task: str, reduction: str, *, standardize: bool) -> None:
+def compare(given: Examples, hyper: Hyper, task: str, reduction: str, kernel: Kernel, *, standardize: bool) -> None:
     d, c = given.dense.shape[1], given.buckets.shape[1]
     # Raw values of 100 at a rate of 0.2 explode in any implementation: two explosions cannot be compared.
     scale = 1.0 if standardize else 1e-4
@@ -84,7 +87,7 @@ def compare(given: Examples, hyper: Hyper, task: str, reduction: str, *, standar
     if reduction == "sum":  # as above: 1000 gradients at once
         hyper = Hyper(hyper.learning_rate / 100, 1e-4, hyper.schedule, hyper.l2, hyper.clip_norm, hyper.batch_size)
     model = spec(d, task, categorical=c, reduction=reduction, standardize=standardize)  # type: ignore[arg-type]
-    state, report = Learner(model, hyper)(initial_state(model), given)
+    state, report = Learner(model, hyper, kernel)(initial_state(model), given)
     plain = taught(given, hyper, task, reduction, standardize=standardize)
     close(state.arrays["weight"][:d], plain.numbers)
     for k, table in enumerate(plain.tables):
@@ -183,12 +186,13 @@ def differences(net: LinearModel, given: Examples, task: str) -> np.ndarray:
     return np.array(result)
 
 
-def test_what_comes_in_is_never_changed() -> None:
+@kernels
+def test_what_comes_in_is_never_changed(kernel: Kernel) -> None:
     """`learn` is pure: the same call gives the same bytes again, and its inputs may be read-only."""
     random = np.random.default_rng(5)
     given = Examples(random.normal(size=(200, 3)), random.integers(0, 16, (200, 2)), np.ones(200), np.ones(200))
     model = spec(3, categorical=2)
-    learner = Learner(model, Hyper(l2=0.01))
+    learner = Learner(model, Hyper(l2=0.01), kernel)
     state, _ = learner(initial_state(model), given)
     for array in (*state.arrays.values(), given.dense, given.buckets, given.labels, given.weights):
         array.setflags(write=False)
@@ -201,22 +205,26 @@ def contents(state: LearnerState) -> dict[str, bytes]:
     return {name: np.ascontiguousarray(array).tobytes() for name, array in state.arrays.items()}
 
 
-def test_no_examples_change_nothing() -> None:
+@kernels
+def test_no_examples_change_nothing(kernel: Kernel) -> None:
     model = spec(2)
     empty = Examples(np.empty((0, 2)), np.empty((0, 0), np.int64), np.empty(0), np.empty(0))
-    state, report = Learner(model, Hyper())(initial_state(model), empty)
+    state, report = Learner(model, Hyper(), kernel)(initial_state(model), empty)
     assert contents(state) == contents(initial_state(model))
     assert report == Report([], [], [], [], [], 0.01, 0.0, 0.0, [])
 
 
-def test_a_report_speaks_of_each_batch() -> None:
+@kernels
+def test_a_report_speaks_of_each_batch(kernel: Kernel) -> None:
     random = np.random.default_rng(7)
     given = Examples(random.normal(size=(70, 3)), np.empty((70, 0), np.int64), np.ones(70), np.ones(70))
     model = spec(3)
-    state, report = Learner(model, Hyper(batch_size=32, schedule="inverse"))(initial_state(model), given)
+    state, report = Learner(model, Hyper(batch_size=32, schedule="inverse"), kernel)(initial_state(model), given)
     assert (report.rows, report.skipped, len(report.loss)) == ([32, 32, 6], [0, 0, 0], 3)
     assert report.learning_rate == pytest.approx(0.01 / 70)
     assert report.weight_norm == pytest.approx(float(np.linalg.norm(state.arrays["weight"])))
     assert report.update_ratio == pytest.approx(1.0)
-    first = Learner(model, Hyper(batch_size=32, schedule="inverse"))(initial_state(model), part(given, 0, 32))[1]
+    first = Learner(model, Hyper(batch_size=32, schedule="inverse"), kernel)(initial_state(model), part(given, 0, 32))[
+        1
+    ]
     assert first.loss[0] == report.loss[0]

@@ -72,13 +72,13 @@ def empty_checkpoint(settings: "Settings") -> "Checkpoint":
     """Return the state before the first example, for `create` and `reset` (which give it its version)."""
     import secrets
 
-    from worker.learn.learner import Learner
     from worker.learn.model import initial_state
     from worker.state.store import Checkpoint, Version
 
     spec = settings.spec()
     version = Version(0, secrets.token_hex(8))
-    return Checkpoint(version, spec.document(), Learner.kernel, frozenset(), initial_state(spec))
+    kernel = "numpy"  # the one that is always there: nothing was computed yet
+    return Checkpoint(version, spec.document(), kernel, frozenset(), initial_state(spec))
 
 
 def log_entry(kind: str, settings: "Settings", worker: str, kernel: str) -> "LogEntry":

@@ -3,11 +3,15 @@
 Must not know where examples come from or where states go.
 """
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker.errors import ConfigError
 from worker.learn import evaluation
+from worker.learn.kernel import Kernel, choose_kernel
 from worker.learn.layout import Layout
 from worker.learn.minibatch import MiniBatch, warm_up
 from worker.learn.model import one_thread
@@ -18,17 +22,26 @@ from worker.learn.work import Rows, Rule, Trace, Vector, Work
 from worker.spec import Hyper, Spec
 from worker.stream.rows import Examples
 
+if TYPE_CHECKING:
+    from worker.learn.compiled import Compiled
+
 
 class Learner:
     """The rule of learning under one spec: call it with a state and examples (the protocol `Learn`)."""
 
-    kernel = "numpy"
+    kernel: Kernel = "numpy"
 
-    def __init__(self, spec: Spec, hyper: Hyper) -> None:
+    def __init__(self, spec: Spec, hyper: Hyper, kernel: Kernel = "numpy") -> None:
+        """Get ready: what takes seconds (compiling, loading) is done here, not in the first turn.
+
+        Raises `ConfigError` where the kernel can not compute this spec or is not installed.
+        """
+        self.kernel = choose_kernel(kernel, spec)
         one_thread()
         if spec.reduction != "sequential":
             warm_up()
         self._rule = Rule(spec, hyper, Layout.of(spec))
+        self._compiled = _machine_code(self._rule) if kernel == "numba" else None
         self._desks: dict[int, Desk] = {}
 
     def __call__(self, state: LearnerState, examples: Examples) -> tuple[LearnerState, Report]:
@@ -39,12 +52,16 @@ class Learner:
         work, trace = Work.of(state, self._rule.layout), Trace.of(len(examples))
         # Overflow is part of the plan: it is looked for batch by batch and led back to its rows.
         with np.errstate(all="ignore"), torch.no_grad():
-            self._run(work, Rows.of(examples, self._rule.layout), trace)
+            self._run(work, examples, trace)
             judged = _evaluation(self._rule, state, trace, examples.labels)
             after = LearnerState({**_arrays(state, work, trace), **judged})
             return after, _report(self._rule, state, work, trace, examples.weights)
 
-    def _run(self, work: Work, rows: Rows, trace: Trace) -> None:
+    def _run(self, work: Work, examples: Examples, trace: Trace) -> None:
+        if self._compiled is not None:
+            self._compiled.run(work, examples, trace)
+            return
+        rows = Rows.of(examples, self._rule.layout)
         batches = (
             Sequential(self._rule, work, trace, self._desks)
             if self._rule.spec.reduction == "sequential"
@@ -52,6 +69,15 @@ class Learner:
         )
         for low in range(0, len(rows), self._rule.hyper.batch_size):
             batches.step(rows[low : low + self._rule.hyper.batch_size])
+
+
+def _machine_code(rule: Rule) -> "Compiled":
+    """Return the recursion as machine code. Loads numba, which only those who learn with it should pay for."""
+    try:
+        from worker.learn.compiled import Compiled  # noqa: PLC0415
+    except ImportError as problem:
+        raise ConfigError(f"numba does not load here ({problem}): mend it, or set train.kernel to numpy") from problem
+    return Compiled(rule)
 
 
 def _arrays(state: LearnerState, work: Work, trace: Trace) -> dict[str, npt.NDArray[np.generic]]:

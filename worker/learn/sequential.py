@@ -212,6 +212,8 @@ def _row(rule: Rule, work: Work, rows: Rows, i: int, trace: Trace) -> bool:
     new, new_table, intercept = keep * w - (eta * g) * x, keep * table - eta * g, float(work.b[0]) - beta * g
     if not (isfinite(intercept) and finite(new) and finite(new_table) and finite(normalizer.m2)):
         return False
+    if keep < -1.0 and not finite(keep * work.w[d:]):
+        return False  # decay overshoots: weights that no row hits grow as well
     if hyper.l2:
         work.w[d:] *= keep
     work.w[:d] = new

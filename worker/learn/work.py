@@ -20,6 +20,8 @@ LARGEST_NUMBER = 1e150
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+Cells = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class Rows:
     """
 
     dense: Matrix
-    cells: npt.NDArray[np.int64]
+    cells: Cells
     labels: Vector
     weights: Vector
     start: int
@@ -91,7 +93,7 @@ class Trace:
     score: Vector
     loss: Vector
     norm: Vector
-    good: npt.NDArray[np.bool_]
+    good: Flags
 
     @classmethod
     def of(cls, n: int) -> "Trace":
