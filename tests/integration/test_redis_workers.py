@@ -7,8 +7,10 @@ from itertools import pairwise
 import pytest
 import redis
 
-from tests.contract.store_samples import checkpoint, commit_on, entry, learner, partition
-from tests.services.redis import RedisServer
+from tests.contract.store_samples import RECIPE, checkpoint, commit_on, entry, learner, partition, under_recipe
+from tests.contract.turn_benches import RedisBench, Worker
+from tests.services.redis import ContainerServer, RedisServer, wait_until
+from tests.services.require import left_out
 from worker.state.checkpoint import fence_after
 from worker.state.redis_connect import Link, connect
 from worker.state.redis_store import RedisStore
@@ -103,3 +105,52 @@ def test_a_server_that_comes_back_with_older_data_takes_nothing_stale(
     stored = mine.load_partition(0)
     assert stored is not None
     assert stored.state.sides[0].next_offset == 0
+
+
+@pytest.mark.parametrize("where", ["in the first turn", "in the commit after it"])
+def test_an_append_only_file_that_lost_its_end_takes_nothing_stale_and_heals(
+    model: str, start_redis: Callable[..., RedisServer], where: str
+) -> None:
+    """A machine crash cuts the file in the middle of a commit: that one and all later ones never happened."""
+    server = start_redis("--appendonly", "yes", "--save", "", "--auto-aof-rewrite-percentage", "0")
+    if not isinstance(server, ContainerServer):
+        left_out("docker", "only the file of a server in a container can be cut")
+        return
+    bench = RedisBench(server.url, model, 0.3)
+    one, two, idle = (bench.worker() for _ in range(3))
+
+    def takes_its_turn(worker: Worker) -> Commit:
+        worker.queue.ask()
+        wait_until(lambda: worker.queue.granted(0.02))
+        assert isinstance(worker.commit(under_recipe(worker.prepared())), Committed)
+        assert worker.last is not None
+        return worker.last
+
+    assert isinstance(two.commit(), Committed)
+    assert isinstance(idle.commit(), Committed)
+    kept = one.store.version()
+    size = bench.raw.info("persistence")["aof_current_size"]
+    lost = takes_its_turn(one)
+    first_turn = where == "in the first turn"
+    cut = size + 10 if first_turn else bench.raw.info("persistence")["aof_current_size"] - 10
+    takes_its_turn(one)
+    one.queue.ask()
+    wait_until(lambda: one.queue.granted(0.02))
+    stale, unmoved = one.prepared(), idle.prepared()
+    server.kill()
+    server.cut_aof(cut)
+    server.start()
+    one.store.wait_until_ready(20)
+
+    assert one.store.version() == kept != stale.base, "recognised by the nonce"
+    assert one.store.recipe(RECIPE.digest()) == (None if first_turn else RECIPE)
+    assert bool(bench.issued()) != first_turn, "the token of the lost turn counts, and nobody has it"
+    again, following = takes_its_turn(two), takes_its_turn(two)
+    assert again.checkpoint.version.number == lost.checkpoint.version.number
+    assert following.checkpoint.version.number == stale.base.number, "the number has come round again"
+    assert one.store.commit(stale) == Fenced(frozenset({one.number}))
+    assert idle.store.commit(unmoved) == Moved()
+    assert two.store.version() == following.checkpoint.version
+    assert two.store.recipe(RECIPE.digest()) == RECIPE
+    assert bench.free() == [bench.issued()] == [str(following.checkpoint.version)]
+    bench.close()

@@ -3,9 +3,11 @@
 A container of Redis where Docker answers, else the embedded server as a child process, else left out.
 """
 
+import io
 import os
 import select
 import socket
+import tarfile
 import threading
 import time
 import uuid
@@ -87,6 +89,21 @@ class ContainerServer:
     def start(self) -> None:
         self._container.get_wrapped_container().start()
         wait_until(answers(self.url))
+
+    def cut_aof(self, size: int) -> None:
+        """Keep only the first `size` bytes of what was appended, while it is down: what a crash of the machine leaves."""
+        folder, name = "/data/appendonlydir", "appendonly.aof.1.incr.aof"
+        container = self._container.get_wrapped_container()
+        packed = b"".join(container.get_archive(f"{folder}/{name}")[0])
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            member = archive.getmember(name)
+            content = archive.extractfile(member)
+            assert content is not None
+            kept = content.read()[:size]
+        member.size, cut = len(kept), io.BytesIO()
+        with tarfile.open(fileobj=cut, mode="w") as archive:
+            archive.addfile(member, io.BytesIO(kept))
+        container.put_archive(folder, cut.getvalue())
 
     def pause(self) -> None:
         """Freeze it: connections stand, and nothing answers."""
