@@ -243,7 +243,6 @@ REFUSED = [
     ("train.optimizer", "ftrl", "not in this version"),
     ("train.l1", "0.1", "l1 needs optimizer ftrl"),
     ("train.ftrl_beta", "2.0", "ftrl_beta needs optimizer ftrl"),
-    ("train.kernel", "numba", "not in this version"),
     ("stream.client", "confluent-kafka", "not in this version"),
     ("stream.content_type", "application/msgpack", "not in this version"),
     ("join.on_expiry", "fake_negative_weighted", "not in this version"),
@@ -269,6 +268,10 @@ def test_refused_values_name_key_and_what_is_allowed(key: str, value: str, words
         (MODEL + "[train]\nbatch_size = 0\n", "train.batch_size = 0: must be a whole number from 1"),
         (MODEL + "[train]\nbatch_size = 0\n", "s.toml:6)"),
         (MODEL + '[train]\nbatch_size = "64"\n', "train.batch_size"),
+        (
+            MODEL + '[train]\nkernel = "numba"\nreduction = "mean"\n',
+            'train.kernel: "numba" computes reduction sequential only',
+        ),
         (MODEL + "[train]\nlearning_rat = 1\n", "did you mean train.learning_rate? (set in"),
         (MODEL + "[trian]\nseed = 1\n", "[trian] is not a section of the settings: did you mean train?"),
         ("train = 3\n" + MODEL, "train: must be a section"),

@@ -158,6 +158,6 @@ _PAGE_TAIL = """
 ## Not in this version
 
 Refused with exit code 2, never ignored: `model.task = "multiclass"` and `model.classes`, any `train.optimizer` but
-`sgd` (so `train.l1` and `train.ftrl_beta` too), `train.kernel = "numba"`, `stream.client = "confluent-kafka"`, any
-`stream.content_type` but `application/json`, `join.on_expiry = "fake_negative_weighted"`, and every key of `[release]`.
+`sgd` (so `train.l1` and `train.ftrl_beta` too), `stream.client = "confluent-kafka"`, any `stream.content_type` but
+`application/json`, `join.on_expiry = "fake_negative_weighted"`, and every key of `[release]`.
 """

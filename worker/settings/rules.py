@@ -13,7 +13,6 @@ Problem = tuple[str, str]
 BUILT: Mapping[str, tuple[str, ...]] = {
     "model.task": ("binary", "regression"),
     "train.optimizer": ("sgd",),
-    "train.kernel": ("auto", "numpy"),
     "stream.client": ("kafka-python",),
     "stream.content_type": ("application/json",),
     "join.on_expiry": ("drop", "negative"),
@@ -23,6 +22,7 @@ BUILT: Mapping[str, tuple[str, ...]] = {
 def problems(settings: Settings, origins: Mapping[str, str]) -> Iterator[Problem]:
     """Yield every broken rule, what is not built first."""
     yield from _not_built(settings, origins)
+    yield from _kernel(settings)
     yield from _topics(settings)
     yield from _security(settings)
 
@@ -42,6 +42,13 @@ def _not_built(settings: Settings, origins: Mapping[str, str]) -> Iterator[Probl
     for dotted in origins:
         if dotted.startswith("release."):
             yield dotted, "releases are not in this version of gradstream: remove it"
+
+
+def _kernel(settings: Settings) -> Iterator[Problem]:
+    train = settings.train
+    if train.kernel == "numba" and train.reduction != "sequential":
+        needs = f'"numba" computes reduction sequential only, and train.reduction is {train.reduction}'
+        yield "train.kernel", f"{needs}: use auto or numpy"
 
 
 def _topics(settings: Settings) -> Iterator[Problem]:
