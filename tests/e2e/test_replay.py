@@ -32,12 +32,12 @@ REMEMBER = 700  # less than a window holds: what is forgotten has to be forgotte
 class Replay:
     """Retrains a model in this process from its commit log and its records, with nothing else to go by."""
 
-    def __init__(self, world: World, rules: JoinRules) -> None:
+    def __init__(self, world: World, rules: JoinRules, hyper: Hyper = HYPER) -> None:
         self.world = world
         spec = stored_spec(world.checkpoint().spec)
-        self.learn = Learner(spec, HYPER)
+        self.learn = Learner(spec, hyper)
         self.state = initial_state(spec)
-        self.intake = Intake(True, rules, RowFormat(spec), HYPER.batch_size)
+        self.intake = Intake(True, rules, RowFormat(spec), hyper.batch_size)
         self.topics = (world.topics["features"], world.topics["labels"])
         self.events: dict[TopicPartition, Events] = {}
         roles: tuple[Role, Role] = ("features", "labels")
