@@ -11,6 +11,7 @@ from worker.cli.topics import event_topics
 from worker.drain import Drain
 from worker.errors import Unreachable
 from worker.inspection import Inspection
+from worker.learn.kernel import choose_kernel
 from worker.learn.learner import Learner
 from worker.loop import Loop, Pace
 from worker.observe.endpoint import Endpoint, Pulse
@@ -22,7 +23,6 @@ from worker.patience import Patience
 from worker.settings import Settings
 from worker.start import ensure_state, ensure_topics, join_rules, sources
 from worker.state.redis_store import RedisStore
-from worker.state.store import TurnQueue
 from worker.stop import Stop
 from worker.stream.events import Decoder
 from worker.stream.intake import Intake
@@ -79,8 +79,9 @@ def _loop(
     settings: Settings, person: Person, stop: Stop, resources: ExitStack, *, drain: bool, init: bool
 ) -> tuple[Loop, Drain | None]:
     """Connect, check both servers, see to the state, and put the loop together. Waits while something is away."""
+    learn = _learner(settings)
     store, kafka = redis_store(settings), kafka_config(settings)
-    observer = _observer(settings, store, kafka, person, resources)
+    observer = _observer(settings, learn.kernel, store, kafka, person, resources)
     early = Patience(PATIENCE_S, observer.waiting, stop)  # there is no commit yet that a stop would wait for
     patience = Patience(PATIENCE_S, observer.waiting, stop.overdue)
     admin = resources.enter_context(closing(early(lambda: TopicAdmin(kafka))))
@@ -92,7 +93,8 @@ def _loop(
     letters = resources.enter_context(closing(KafkaDeadLetters(kafka, settings.stream.dead_letters_topic)))
     ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
     queue = store.turn_queue(settings.commit.turn_wait_ms / 1000)
-    turns = _turns(settings, ownership, letters, patience, queue, person)
+    stamp = Stamp(person.worker, learn.kernel, settings.digest())
+    turns = Turns(ownership, learn, settings.spec(), letters, patience, queue, stamp)
     decoders = _decoders(settings)
     inspection = Inspection(PartitioningCheck(), decoders, source.partition_counts, observer)
     loop = Loop(source, decoders, turns, inspection, _pace(settings))
@@ -100,11 +102,11 @@ def _loop(
 
 
 def _observer(
-    settings: Settings, store: RedisStore, kafka: KafkaConfig, person: Person, resources: ExitStack
+    settings: Settings, kernel: str, store: RedisStore, kafka: KafkaConfig, person: Person, resources: ExitStack
 ) -> WorkerObserver:
     """Serve metrics and health from here on: whatever the worker waits for next can be looked at."""
     observe, stream = settings.observe, settings.stream
-    identity = Identity(version("gradstream"), settings.model.name, settings.model.task, Learner.kernel)
+    identity = Identity(version("gradstream"), settings.model.name, settings.model.task, kernel)
     meters, pulse = Meters(identity, event_topics(settings)), Pulse()
     endpoint = resources.enter_context(closing(Endpoint(observe.http_port, meters.text, pulse, observe.http_host)))
     get_logger().info("serving metrics", url=endpoint.url)
@@ -149,13 +151,9 @@ def _decoders(settings: Settings) -> dict[str, Decoder]:
     }
 
 
-def _turns(
-    settings: Settings, ownership: Ownership, letters: KafkaDeadLetters, patience: Patience, queue: TurnQueue,
-    person: Person,
-) -> Turns:  # fmt: skip
+def _learner(settings: Settings) -> Learner:
     spec = settings.spec()
-    stamp = Stamp(person.worker, Learner.kernel, settings.digest())
-    return Turns(ownership, Learner(spec, settings.hyper()), spec, letters, patience, queue, stamp)
+    return Learner(spec, settings.hyper(), choose_kernel(settings.train.kernel, spec))
 
 
 def _pace(settings: Settings) -> Pace:
