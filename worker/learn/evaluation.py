@@ -61,7 +61,8 @@ def observe(arrays: Arrays, task: Task, score: Vector, loss: Vector, label: Vect
     if not n:
         return {f"evaluation.{name}": a for name, a in old.items()}
     seen = int(old["examples"][0])
-    known = _ring(old["window_label"], seen)[-1:]
+    last = (seen - 1) % RING
+    known = np.asarray(old["window_label"][last : last + 1 if seen else last], np.float64)
     before = np.concatenate((known, label[:-1]))  # one shorter than `label` at the very first row
     follow = label[len(label) - len(before) :]
     with np.errstate(over="ignore"):  # sums are kept below infinity by `_total`
@@ -137,7 +138,10 @@ def _turned(ring: Array, seen: int, values: Vector) -> Vector:
     """Return the ring with the last of `values` written where row number `seen` and the following ones belong."""
     last = values[-RING:]
     turned = np.array(ring, np.float64)
-    turned[np.arange(seen + len(values) - len(last), seen + len(values)) % RING] = last
+    at = (seen + len(values) - len(last)) % RING
+    to_the_end = min(len(last), RING - at)
+    turned[at : at + to_the_end] = last[:to_the_end]
+    turned[: len(last) - to_the_end] = last[to_the_end:]
     return turned
 
 
