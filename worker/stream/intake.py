@@ -256,7 +256,8 @@ class Intake:
     def work(self) -> Work:
         """Return what was taken since the last commit."""
         finished = self.finished
-        dense, buckets = self.rows.matrix(finished.rows)
+        # Copies: who still holds them when more is finished must not keep the buffers from growing.
+        dense, buckets = self.rows.unpack(bytes(finished.rows), len(finished.labels))
         examples = Examples(dense, buckets, np.array(finished.labels, float), np.array(finished.weights, float))
         partitions = {n: pair.snapshot() for n, pair in self.pairs.items() if pair.moved()}
         newest = max((lane.side.clock for lane in self._lanes.values()), default=-1)

@@ -8,6 +8,7 @@ a feature expires when the *label* clock passes it, a label when the *feature* c
 pairs whenever one topic is read ahead of the other.
 """
 
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -38,14 +39,15 @@ class JoinRules:
 class Finished:
     """Examples in the order in which they were finished, column by column. `owners` names the partition of each."""
 
-    rows: list[bytes] = field(default_factory=list)
-    labels: list[float] = field(default_factory=list)
-    weights: list[float] = field(default_factory=list)
+    # Buffers and no lists: a matrix is then one copy away, while the others wait for this worker's turn to end.
+    rows: bytearray = field(default_factory=bytearray)
+    labels: "array[float]" = field(default_factory=lambda: array("d"))
+    weights: "array[float]" = field(default_factory=lambda: array("d"))
     delays_ms: list[int] = field(default_factory=list)  # label minus feature event time; -1 for a negative on expiry
     owners: list[int] = field(default_factory=list)
 
     def add(self, owner: int, row: bytes, label: float, weight: float, delay_ms: int) -> None:
-        self.rows.append(row)
+        self.rows += row
         self.labels.append(label)
         self.weights.append(weight)
         self.delays_ms.append(delay_ms)
@@ -53,14 +55,13 @@ class Finished:
 
     def without(self, owner: int) -> "Finished":
         """Return the examples of all other partitions."""
-        keep = [i for i, o in enumerate(self.owners) if o != owner]
-        return Finished(
-            [self.rows[i] for i in keep],
-            [self.labels[i] for i in keep],
-            [self.weights[i] for i in keep],
-            [self.delays_ms[i] for i in keep],
-            [self.owners[i] for i in keep],
-        )
+        width = len(self.rows) // max(1, len(self.owners))
+        kept = Finished()
+        for i, of_row in enumerate(self.owners):
+            if of_row != owner:
+                row = bytes(self.rows[i * width : (i + 1) * width])
+                kept.add(of_row, row, self.labels[i], self.weights[i], self.delays_ms[i])
+        return kept
 
 
 class Join:

@@ -38,9 +38,13 @@ class RowFormat:
 
     def matrix(self, rows: Sequence[bytes]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Return (dense float64 [n, d] with NaN where missing, buckets int64 [n, c]) of n packed rows."""
+        return self.unpack(b"".join(rows), len(rows))
+
+    def unpack(self, packed: bytes, n: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Return what `matrix` does, of n packed rows in one piece."""
         if not self.size:
-            return np.empty((len(rows), 0)), np.empty((len(rows), 0), np.int64)
-        table = np.frombuffer(b"".join(rows), self.dtype)
+            return np.empty((n, 0)), np.empty((n, 0), np.int64)
+        table = np.frombuffer(packed, self.dtype)
         return np.ascontiguousarray(table["dense"]), table["buckets"].astype(np.int64)
 
 
