@@ -13,6 +13,7 @@ from worker.errors import Unreachable
 from worker.inspection import Inspection
 from worker.learn.kernel import choose_kernel
 from worker.learn.learner import Learner
+from worker.lineage.recipe_here import recipe_here
 from worker.loop import Loop, Pace
 from worker.observe.endpoint import Endpoint, Pulse
 from worker.observe.logs import configure_logs, get_logger
@@ -93,7 +94,7 @@ def _loop(
     letters = resources.enter_context(closing(KafkaDeadLetters(kafka, settings.stream.dead_letters_topic)))
     ownership = Ownership(source, store, _intake(settings), event_topics(settings), settings.stream.start, observer)
     queue = store.turn_queue(settings.commit.turn_wait_ms / 1000)
-    stamp = Stamp(person.worker, learn.kernel, settings.digest())
+    stamp = Stamp(person.worker, learn.kernel, settings.digest(), recipe_here(settings, learn.kernel))
     turns = Turns(ownership, learn, settings.spec(), letters, patience, queue, stamp)
     decoders = _decoders(settings)
     inspection = Inspection(PartitioningCheck(), decoders, source.partition_counts, observer)
