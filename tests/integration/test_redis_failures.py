@@ -3,17 +3,19 @@
 import contextlib
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 
-from tests.contract.store_samples import checkpoint, commit_on, entry, learner, partition
+from tests.contract.store_samples import checkpoint, commit_on, entry, learner, partition, under_recipe
 from tests.services.redis import Proxy, RedisServer, wait_until
 from worker.errors import StateCorrupted, StateMissing, Transient
 from worker.state.checkpoint import digest, fence_after
 from worker.state.redis_connect import Link, connect
 from worker.state.redis_store import RedisStore
+from worker.state.redis_turn import RedisTurnQueue
 from worker.state.store import Checkpoint, Commit, Committed, Fence, Fenced, Moved
 
 Open = Callable[..., RedisStore]
@@ -306,10 +308,14 @@ def test_no_key_of_ours_has_a_time_to_live(open_store: Open, redis_url: str, raw
     """`volatile-…` policies evict keys with a time to live only."""
     store = open_store(redis_url)
     base, fences = started(store, 0)
-    moved_on(store, base, fences)
+    queue = RedisTurnQueue(store._link, store.model, 60)
+    queue.ask()
+    wait_until(lambda: queue.granted(0.02))
+    assert isinstance(store.commit(replace(under_recipe(commit_on(base, fences)), turn=queue.token)), Committed)
+    queue.passed_on()
     store.announce("w", {}, ttl_s=60)
     names = list(raw.scan_iter(match=f"gradstream:{{{store.model}}}:*"))
-    assert len(names) == 7
+    assert len(names) == 10
     assert {raw.ttl(name) for name in names} == {-1}
 
 

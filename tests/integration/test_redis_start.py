@@ -2,17 +2,19 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import redis
 
-from tests.contract.store_samples import checkpoint, commit_on, entry, partition
+from tests.contract.store_samples import checkpoint, commit_on, entry, partition, under_recipe
 from tests.services.redis import Proxy, RedisServer, free_port, wait_until
 from worker.errors import ConfigError, StateMissing, Transient, Unreachable
 from worker.state.checkpoint import fence_after
 from worker.state.redis_connect import Link, connect
 from worker.state.redis_store import RedisStore
-from worker.state.store import Committed, Fence
+from worker.state.redis_turn import RedisTurnQueue
+from worker.state.store import Commit, Committed, Fence
 
 
 @pytest.fixture
@@ -30,6 +32,23 @@ def open_store(model: str, links: list[Link]) -> Callable[[str], RedisStore]:
         return RedisStore(links[-1], model)
 
     return make
+
+
+def takes_its_turn(store: RedisStore, link: Link, commit: Commit) -> None:
+    """Commit with a token, and see it come back under the name of the new version."""
+    queue = RedisTurnQueue(link, store.model, 60)
+    queue.ask()
+    wait_until(lambda: queue.granted(0.02))
+    assert queue.token
+    assert isinstance(store.commit(replace(commit, turn=queue.token)), Committed)
+    queue.passed_on()
+    queue.ask()
+    wait_until(lambda: queue.granted(0.02))
+    assert queue.token == str(commit.checkpoint.version)
+    queue.leave()
+    assert not queue.granted()
+    queue._line.drop()
+    queue._watch.drop()
 
 
 def test_a_server_that_forgets_everything_is_warned_about(
@@ -160,7 +179,7 @@ def test_a_wrong_password_is_a_setting_to_mend_and_is_not_shown(
     assert right.create(base, entry("init")), "the password of the settings beats the one in the url"
     fence = right.claim(0, Fence(""), partition(0))
     assert fence is not None
-    assert isinstance(right.commit(commit_on(base, {0: fence})), Committed)
+    takes_its_turn(right, links[-1], under_recipe(commit_on(base, {0: fence})))
     right.announce("w", {}, 60)
     assert (len(right.workers()), len(list(right.partitions())), len(list(right.commit_log()))) == (1, 1, 2)
     assert right.check_server() != []
@@ -230,8 +249,8 @@ def test_a_cluster_and_its_hash_slots(start_redis: Callable[..., RedisServer], m
     assert store.create(base, entry("init"))
     fence = store.claim(0, Fence(""), partition(0))
     assert fence is not None
-    commit = commit_on(base, {0: fence})
-    assert isinstance(store.commit(commit), Committed)
+    commit = under_recipe(commit_on(base, {0: fence}))
+    takes_its_turn(store, links[-1], commit)
     assert isinstance(store.commit(commit), Committed)
     assert store.version() == commit.checkpoint.version
     store.announce("w", {"lag": 0}, 60)
@@ -278,7 +297,11 @@ def test_a_sentinel_finds_the_primary(
     links.append(connect(f"redis+sentinel://127.0.0.1:{port}/main/0"))
     store = RedisStore(links[-1], model)
     store.wait_until_ready(5)
-    assert store.create(checkpoint(), entry("init"))
-    assert store.load().version.number == 0
+    base = checkpoint()
+    assert store.create(base, entry("init"))
+    fence = store.claim(0, Fence(""), partition(0))
+    assert fence is not None
+    takes_its_turn(store, links[-1], commit_on(base, {0: fence}))
+    assert store.load().version.number == 1
     listener.shutdown(socket.SHUT_RDWR)
     listener.close()

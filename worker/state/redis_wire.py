@@ -27,7 +27,8 @@ class Wire:
         """Send calls whose replies are read later."""
         try:
             if self._connection is None:
-                self._connection = self._connect()
+                self._connection = self._unconnected()
+                self._connection.connect()  # sending would connect as well, without asking a sentinel where to
             self._connection.send_packed_command(self._connection.pack_commands(calls), check_health=False)
         except REDIS_ERRORS:
             self.drop()
@@ -79,7 +80,7 @@ class Wire:
         if connection is not None:
             connection.disconnect()
 
-    def _connect(self) -> Any:
+    def _unconnected(self) -> Any:
         pool = pool_of(self._link.client, self._key)
         options = dict(pool.connection_kwargs)
         for name in ("socket_timeout", "socket_connect_timeout"):
