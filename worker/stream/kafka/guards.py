@@ -192,8 +192,21 @@ def is_fenced(consumer: KafkaConsumer) -> bool:
     """Say whether another member has taken this one's static id.
 
     The client then stops its heartbeats and says nothing: it goes on reading what the other one reads as well.
+    For a moment at the beginning of a join it looks the same, to the last attribute but one.
     """
-    return is_stable(consumer) and not consumer._coordinator._heartbeat_enabled  # noqa: SLF001
+    coordinator = consumer._coordinator  # noqa: SLF001
+    off = is_stable(consumer) and not coordinator._heartbeat_enabled  # noqa: SLF001
+    return bool(off and coordinator.group_instance_id and not coordinator.rejoining)
+
+
+def unheard_s(consumer: KafkaConsumer, now: float) -> float:
+    """Return for how long the group has answered nothing. `now`: monotonic seconds.
+
+    The client's heartbeats are a task of their own. Where that dies the group throws the member out, and the client
+    goes on as if it were in it: state stable, fetches answered, nothing raised, for ever.
+    """
+    heartbeat = consumer._coordinator.heartbeat  # noqa: SLF001
+    return float(now - max(heartbeat.last_reset, heartbeat.last_receive))
 
 
 def is_connected(consumer: KafkaConsumer) -> bool:

@@ -31,6 +31,8 @@ _UNKNOWN_S = 1.0  # a client that has just started knows no topics: not yet a re
 _GONE_S = 3.0  # a broker that has just started may not know its topics yet
 _ANSWER_MS = 5_000  # how long a question to the broker may take
 _CLOSE_MS = 3_000
+_UNHEARD_SESSIONS = 2  # a group that has not answered for so many sessions has thrown this member out
+_UNHEARD_CHECKS = 3  # in a row: after a sleep of the whole process, an answer may be on its way
 
 
 class KafkaSource:
@@ -62,6 +64,7 @@ class KafkaSource:
         self._gone_since: dict[str, float] = {}
         self._unknown_since: float | None = None
         self._progress = Progress(patience_s)
+        self._unheard_checks = 0
         self._join_patience_s = config.max_poll_interval_ms / 1000 + patience_s
         self._joined_at = self._next_check = self._last_came = clock()
         self._acknowledged = Event()
@@ -212,6 +215,9 @@ class KafkaSource:
                 self._reopen("the group was not joined", now)
             return
         self._joined_at = now
+        if self._is_unheard(consumer, now):
+            self._reopen("the group does not answer this member", now)
+            return
         active = [source for source in self._positions if source in self._owned and self._is_wanted(source)]
         quiet = self._progress.quiet(active, now, _QUIET_S)
         try:
@@ -223,6 +229,11 @@ class KafkaSource:
         stuck = self._progress.stuck(self._positions, ends, now)
         if stuck:
             self._reopen("records wait and none come", now, stuck)
+
+    def _is_unheard(self, consumer: KafkaConsumer, now: float) -> bool:
+        silent = guards.unheard_s(consumer, now) > _UNHEARD_SESSIONS * self._config.session_timeout_ms / 1000
+        self._unheard_checks = self._unheard_checks + 1 if silent else 0
+        return self._unheard_checks >= _UNHEARD_CHECKS
 
     def _check_topics(self, consumer: KafkaConsumer, now: float) -> None:
         for topic in self._topics:
@@ -243,7 +254,7 @@ class KafkaSource:
         self._log.warning("kafka_client_replaced", why=why, partitions=[f"{t}-{p}" for t, p in stuck])
         consumer, self._consumer = self._consumer, None
         self._progress.forget()
-        self._joined_at = now
+        self._joined_at, self._unheard_checks = now, 0
         if consumer is not None:
             # Its parting callback must not make the caller drop work that the new client may get back.
             consumer.subscribe(self._topics)
