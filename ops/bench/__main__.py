@@ -7,7 +7,20 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from ops.bench import commit, decode, end_to_end, join, learner, machine, memory, report, restart, start
+from ops.bench import (
+    commit,
+    decode,
+    end_to_end,
+    fleet,
+    join,
+    learner,
+    machine,
+    memory,
+    report,
+    restart,
+    start,
+    two_workers,
+)
 from ops.bench.figure import Figure
 from ops.bench.servers import Servers, servers
 from ops.bench.sizes import Sizes
@@ -23,6 +36,8 @@ SERVED: dict[str, Callable[[Servers, Sizes], list[Figure]]] = {
     "commit": commit.measure,
     "end-to-end": end_to_end.measure,
     "restart": restart.measure,
+    "fleet": fleet.measure,
+    "two-workers": two_workers.measure,
 }
 NAMES = (*PURE, *SERVED)
 

@@ -66,6 +66,14 @@ class Worker:
             raise SystemExit(f"a worker ended with exit code {self.process.returncode}: {self.lines()[-1:]}")
         return found
 
+    def wait(self) -> None:
+        wait_for(lambda: self.process.poll() is not None, "the end of a worker that drains", pause_s=0.1)
+
+    def stop(self) -> None:
+        """Let it end in good order, if it has not."""
+        self.process.terminate()
+        self.process.wait(30)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -75,7 +83,12 @@ class Model:
     """`settings`: dotted keys that differ from the program's defaults. `events_of` shares another model's events."""
 
     def __init__(
-        self, servers: Servers, folder: Path, settings: dict[str, object], events_of: "Model | None" = None
+        self,
+        servers: Servers,
+        folder: Path,
+        settings: dict[str, object],
+        events_of: "Model | None" = None,
+        partitions: int = 1,
     ) -> None:
         self.servers = servers
         self.folder = folder
@@ -95,22 +108,39 @@ class Model:
         self.store = RedisStore(connect(servers.redis), self.name)
         self.workers: list[Worker] = []
         with TopicAdmin(KafkaConfig(servers.kafka)) as admin:
-            admin.create(self.topics.values(), 1, 1)
+            admin.create(self.topics.values(), partitions, 1)
 
-    def start(self, *arguments: str) -> Worker:
-        """Start `gradstream worker` on its core."""
+    def environment(self) -> dict[str, str]:
+        """Return the variables under which commands see this model."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GRADSTREAM_")}
         variables = {
             f"GRADSTREAM_{key.replace('.', '__').upper()}": value if isinstance(value, str) else json.dumps(value)
             for key, value in self.settings.items()
         }
+        return clean | variables
+
+    def start(self, *arguments: str, pinned: bool = True) -> Worker:
+        """Start `gradstream worker` on its core, or on whichever is free."""
         log = self.folder / f"{self.name}-{len(self.workers)}.log"
         command = [sys.executable, "-m", "worker", "worker", *arguments]
         with log.open("wb") as file:
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=clean | variables)
-        keep_on_core(process.pid)
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env=self.environment())
+        if pinned:
+            keep_on_core(process.pid)
         self.workers.append(Worker(process, log))
         return self.workers[-1]
+
+    def show(self, *arguments: str) -> Any:
+        """Return what a command prints with `--json`."""
+        command = [sys.executable, "-m", "worker", *arguments, "--json"]
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"gradstream {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
+        return json.loads(done.stdout)
+
+    def shared_by(self) -> int:
+        """Return how many workers say that they own partitions."""
+        return sum(bool(said["partitions"]) for said in self.store.workers())
 
     def ledger(self) -> Ledger:
         return sum((stored.state.ledger for stored in self.store.partitions()), Ledger())
@@ -132,9 +162,9 @@ def models(servers: Servers) -> Iterator[Callable[..., Model]]:
     made: list[Model] = []
     with tempfile.TemporaryDirectory(prefix="gradstream-bench-") as folder:
 
-        def make(events_of: Model | None = None, **settings: object) -> Model:
+        def make(events_of: Model | None = None, partitions: int = 1, **settings: object) -> Model:
             dotted = {key.replace("__", ".", 1): value for key, value in settings.items()}
-            made.append(Model(servers, Path(folder), dotted, events_of))
+            made.append(Model(servers, Path(folder), dotted, events_of, partitions))
             return made[-1]
 
         try:

@@ -16,3 +16,6 @@ class Sizes:
     commits: int = 200
     pending: tuple[int, ...] = (10_000, 100_000)
     waiting: int = 100_000
+    fleet: tuple[int, ...] = (1, 4, 16, 64)  # simulated workers
+    fleet_s: float = 6.0
+    real: int = 1_000_000  # records of a real data set, at most
