@@ -4,7 +4,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-order lint format bench ci clean
+.PHONY: help demo test test-unit test-order chaos lint format bench ci clean
 
 help: ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -42,7 +42,10 @@ bench: .venv/ready ## measured figures, with the commands that give them (see do
 test-order: .venv/ready ## the unit tests once more, in another random order
 	$(PYTEST) tests/unit -p randomly -q
 
-ci: test lint test-order ## everything, nothing left out (GRADSTREAM_REQUIRE=all)
+chaos: .venv/ready ## five fixed seeds of a minute; one of your own with SEED=7 MINUTES=2 (see docs/chaos.md)
+	$(if $(SEED),$(PY) -m tests.chaos --seeds $(SEED) --seconds $$(($(or $(MINUTES),1) * 60)),$(PYTEST) tests/chaos)
+
+ci: test lint test-order chaos ## everything, nothing left out (GRADSTREAM_REQUIRE=all)
 
 clean: ## remove what set-up and tests made
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -145,6 +145,7 @@ def _kinds(turn_s: float, session_s: float) -> dict[str, tuple[int, Draw, Draw]]
     }
 
 
+KINDS = tuple(_kinds(1.0, 1.0))
 STARTING = {"kill", "kill_at_turn", "end", "add"}
 BROKER = {"kafka_killed", "kafka_restarted"}
 OF_A_WORKER = {"kill", "end", "pause", "pause_past_turn", "pause_past_session", "remove"}
