@@ -157,7 +157,7 @@ class Loop:
         if self._due_at == self.intake.mark() or self._due(idle=idle, hurry=hurry):
             self._turn()
         elif self.turns.held_s() > HOLD_S:
-            self.turns.give_back()
+            self.turns.give_back("passed_on")
 
     def _due(self, *, idle: bool, hurry: bool) -> bool:
         """Say whether to commit now: the time or number has come, and batches are whole or there is no more to read."""

@@ -102,10 +102,17 @@ class Turns:
             self._granted = time.monotonic()
         return self._granted is not None
 
-    def give_back(self) -> None:
-        """Let the next one have the turn: there is nothing to commit now, or not in whole batches."""
+    def give_back(self, outcome: str = "") -> None:
+        """Let the next one have the turn; `outcome` says why, where it is worth telling."""
+        if outcome:
+            self.observer.turn_lost(outcome)
         self._asked = self._granted = None
         self.queue.leave()
+
+    def _waited_s(self) -> float:
+        if self._asked is None:
+            return 0.0
+        return (self._granted or time.monotonic()) - self._asked
 
     def held_s(self) -> float:
         """Return for how long the others have been waiting for this worker."""
@@ -119,7 +126,7 @@ class Turns:
         Raises `Unreachable` when the store or the dead-letter topic stays away, `StateMissing`, `StateCorrupted`,
         and `NonFiniteStep` once nothing finite was learned for too long.
         """
-        started, conflicts = time.monotonic(), 0
+        started, conflicts, fenced = time.monotonic(), 0, False
         self.patience(lambda: self.dead_letters.flush(FLUSH_S))
         staleness = self._catch_up()
         while (work := self.intake.work()).partitions:
@@ -132,12 +139,13 @@ class Turns:
                 seconds = time.monotonic() - started - learn_s
                 return self._done(work, commit, outcome, report, Effort(learn_s, seconds, conflicts, staleness))
             if isinstance(outcome, Fenced):
+                fenced = True
                 self.ownership.lose(outcome.partitions)
             else:
                 assert isinstance(outcome, Moved)
                 conflicts += 1
             staleness += self._reload()  # also where fenced: after a reset nothing is known of the partitions
-        self.give_back()
+        self.give_back("fenced" if fenced else "")
         return {}
 
     def _catch_up(self) -> int:
@@ -179,6 +187,7 @@ class Turns:
         self, work: Work, commit: Commit, done: Committed, report: Report, effort: Effort
     ) -> Mapping[TopicPartition, int]:
         self.checkpoint = commit.checkpoint
+        wait_s, token = self._waited_s(), self.queue.token != ""
         self._asked = self._granted = None
         self.queue.passed_on()
         self.ownership.fences.update(done.fences)
@@ -189,6 +198,7 @@ class Turns:
         turn = Turn(
             commit.checkpoint.version, commit.checkpoint.learner, report, outcomes, positions, work.delays_ms,
             work.newest_ms, effort.learn_s, effort.commit_s, effort.conflicts, done.state_bytes,
+            wait_s, effort.staleness, token,
         )  # fmt: skip
         self.observer.turn(turn)
         self._check_finite(report)

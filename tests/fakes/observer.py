@@ -13,6 +13,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.turns: list[Turn] = []
+        self.lost_turns: list[str] = []
         self.problems: list[str] = []
         self.lost: list[tuple[frozenset[int], str]] = []
         self.back: list[tuple[Version, Version]] = []
@@ -43,6 +44,9 @@ class Recorder:
 
     def turn(self, turn: Turn) -> None:
         self.turns.append(turn)
+
+    def turn_lost(self, outcome: str) -> None:
+        self.lost_turns.append(outcome)
 
     def pending(self, waiting: Mapping[str, int]) -> None: ...
 

@@ -12,7 +12,11 @@ from worker.stream.records import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One committed turn. `outcomes` counts records by (topic, outcome); times are seconds, event times ms."""
+    """One committed turn. `outcomes` counts records by (topic, outcome); times are seconds, event times ms.
+
+    `wait_s`: from asking for the turn to having it. `staleness`: versions that others committed since this worker's
+    last own one. `token`: it had the turn, and did not go ahead without.
+    """
 
     version: Version
     state: LearnerState
@@ -25,6 +29,9 @@ class Turn:
     commit_s: float
     conflicts: int
     state_bytes: int
+    wait_s: float = 0.0
+    staleness: int = 0
+    token: bool = True
 
 
 class Observer(Protocol):
@@ -47,6 +54,10 @@ class Observer(Protocol):
     def stage(self, name: str, seconds: float) -> None: ...
 
     def turn(self, turn: Turn) -> None: ...
+
+    def turn_lost(self, outcome: str) -> None:
+        """A turn ended without a commit: "fenced" (another owner has the work) or "passed_on" (no whole batches)."""
+        ...
 
     def pending(self, waiting: Mapping[str, int]) -> None: ...
 

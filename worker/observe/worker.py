@@ -167,6 +167,9 @@ class WorkerObserver:
         )  # fmt: skip
         self.ready()
 
+    def turn_lost(self, outcome: str) -> None:
+        self._log.debug("turn without a commit", outcome=outcome)
+
     def dropped(self, partitions: frozenset[int], reason: str) -> None:
         if reason == "fenced":
             self._fenced += len(partitions)
