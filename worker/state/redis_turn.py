@@ -16,8 +16,9 @@ from worker.state.redis_connect import REDIS_ERRORS, Link
 from worker.state.redis_wire import Wire
 
 _PASS, _RENEW = map(script, ("pass_turn.lua", "renew_turn.lua"))
-# A place in line ends by itself: that of a worker behind a cut cable would otherwise stay until the server notices.
-_PLACE_S = 10.0
+# A place in line ends by itself: that of a worker behind a cut cable would stay until the server notices. Longer than
+# lines are, because who gets in line again stands at its end.
+_PLACE_S = 30.0
 
 
 class RedisTurnQueue:
