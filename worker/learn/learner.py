@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 class Learner:
     """The rule of learning under one spec: call it with a state and examples (the protocol `Learn`)."""
 
-    kernel: Kernel = "numpy"
-
     def __init__(self, spec: Spec, hyper: Hyper, kernel: Kernel = "numpy") -> None:
         """Get ready: what takes seconds (compiling, loading) is done here, not in the first turn.
 
         Raises `ConfigError` where the kernel can not compute this spec or is not installed.
         """
-        self.kernel = choose_kernel(kernel, spec)
+        self.kernel: Kernel = choose_kernel(kernel, spec)
         one_thread()
         if spec.reduction != "sequential":
             warm_up()
