@@ -19,6 +19,7 @@ from ops.bench import (
     report,
     restart,
     start,
+    takeover,
     two_workers,
 )
 from ops.bench.figure import Figure
@@ -38,6 +39,7 @@ SERVED: dict[str, Callable[[Servers, Sizes], list[Figure]]] = {
     "restart": restart.measure,
     "fleet": fleet.measure,
     "two-workers": two_workers.measure,
+    "takeover": takeover.measure,
 }
 NAMES = (*PURE, *SERVED)
 

@@ -19,3 +19,4 @@ class Sizes:
     fleet: tuple[int, ...] = (1, 4, 16, 64)  # simulated workers
     fleet_s: float = 6.0
     real: int = 1_000_000  # records of a real data set, at most
+    takeovers: int = 20  # kills
