@@ -159,5 +159,5 @@ def check_topics(found: Mapping[str, TopicInfo], topics: Sequence[str]) -> None:
         named = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise ConfigError(
             f"the topics must have equal numbers of partitions ({named}): an event and its label would lie in "
-            "different partitions; create them again with equal numbers"
+            "different partitions; add partitions to the smaller one"
         )
