@@ -55,7 +55,7 @@ def test_a_renewal_whose_reply_was_lost_is_recognised(open_bench: Open, redis_pr
     dead = asked(bench, bench.worker())
     wait_until(lambda: at_turn(dead))
     worker = asked(bench, bench.worker(redis_proxy.url))
-    redis_proxy.only, redis_proxy.cut_replies = b"Make a new token", True
+    redis_proxy.only, redis_proxy.cut_replies = b"'LPOP'", True
     wait_until(lambda: at_turn(worker))
     assert worker.queue.token == bench.issued() != dead.queue.token
 
@@ -78,7 +78,7 @@ def test_a_commit_whose_reply_was_lost_has_passed_the_turn_on_once(open_bench: O
     wait_until(lambda: at_turn(one))
     two, three = (asked(bench, bench.worker()) for _ in range(2))
     prepared = one.prepared()
-    redis_proxy.only, redis_proxy.cut_replies = b"One commit", True
+    redis_proxy.only, redis_proxy.cut_replies = b"EVAL", True
     assert isinstance(one.commit(prepared), Committed)
     wait_until(lambda: at_turn(two))
     assert two.queue.token == str(prepared.checkpoint.version)

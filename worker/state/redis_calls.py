@@ -15,8 +15,9 @@ _REMEDY = "`gradstream state restore --previous`, or begin again with `gradstrea
 
 
 def script(name: str) -> str:
-    """Return the text of a script. The whole text goes along each time: a restarted server has forgotten it."""
-    return resources.files("worker.state").joinpath(name).read_text(encoding="utf-8")
+    """Return the text of a script without its comments: it goes along each time, for a restarted server forgot it."""
+    text = resources.files("worker.state").joinpath(name).read_text(encoding="utf-8")
+    return "\n".join(line for line in text.splitlines() if line and not line.startswith("--"))
 
 
 def pool_of(client: Any, key: str) -> Any:
