@@ -6,8 +6,11 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from worker.errors import StateCorrupted
 
 Kind = Literal["numeric", "categorical"]
 Missing = Literal["mean", "zero", "reject"]
@@ -80,6 +83,16 @@ class Spec:
                     if a.get(field) != b.get(field):
                         return f"{where}[{i}].{field}"
         return None
+
+
+def read_spec(document: Mapping[str, Any]) -> Spec:
+    """Return the spec of which this is the document. Raises `StateCorrupted` where it is none of ours."""
+    try:
+        plain = dict(document)
+        features = tuple(Feature(**feature) for feature in plain.pop("features"))
+        return Spec(features, **(plain | {"classes": tuple(plain.get("classes", ()))}))
+    except (KeyError, TypeError) as error:
+        raise StateCorrupted(f"the spec stored with the state is not readable: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,9 @@ import pytest
 
 from tests.e2e import streams
 from tests.e2e.world import NewWorld, World, worlds
-from worker.cli.connect import stored_spec
 from worker.learn.learner import Learner
 from worker.learn.model import initial_state
-from worker.spec import Hyper, Role
+from worker.spec import Hyper, Role, read_spec
 from worker.state import checkpoint as codec
 from worker.state.commit_log import LoggedCommit
 from worker.stream.events import Decoder, Events
@@ -34,7 +33,7 @@ class Replay:
 
     def __init__(self, world: World, rules: JoinRules, hyper: Hyper = HYPER) -> None:
         self.world = world
-        spec = stored_spec(world.checkpoint().spec)
+        spec = read_spec(world.checkpoint().spec)
         self.learn = Learner(spec, hyper)
         self.state = initial_state(spec)
         self.intake = Intake(True, rules, RowFormat(spec), hyper.batch_size)

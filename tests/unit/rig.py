@@ -1,6 +1,6 @@
 """The real loop, turn, ownership, intake and learner on a log and a store in memory."""
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from tests.fakes.letters import FakeDeadLetters
 from tests.fakes.observer import Recorder
@@ -9,12 +9,14 @@ from tests.fakes.store import MemoryServer, MemoryStore
 from tests.fakes.turn import MemoryTurnQueue
 from worker.drain import Drain
 from worker.inspection import Inspection
+from worker.learn.kernel import Kernel
 from worker.learn.learner import Learner
 from worker.learn.model import initial_state
 from worker.loop import Loop, Pace
 from worker.observe.observer import Observer
 from worker.ownership import Ownership
 from worker.patience import Patience
+from worker.recipe import Recipe
 from worker.spec import Feature, Hyper, Spec
 from worker.state import checkpoint as codec
 from worker.state.store import Checkpoint, LogEntry, Version
@@ -47,6 +49,7 @@ class Rig:
     hyper: Hyper = HYPER
     patience_s: float = 60.0
     spec: Spec = SPEC
+    kernel: Kernel = "numpy"
     log: FakeLog = field(default_factory=FakeLog)
     server: MemoryServer = field(default_factory=MemoryServer)
     letters: FakeDeadLetters = field(default_factory=FakeDeadLetters)
@@ -66,6 +69,13 @@ class Rig:
 
     def worker(self, max_poll_records: int = 500, observer: Observer | None = None) -> "Worker":
         return Worker(self, max_poll_records, observer)
+
+    def recipe(self) -> Recipe:
+        """Return what decides how workers of this rig learn, as long as the log names no other."""
+        return Recipe(
+            spec=self.spec.document(), hyper=asdict(self.hyper), roles={topic: topic for topic in self.topics},
+            decoding={}, join=asdict(self.rules), kernel=self.kernel, software={}, code="",
+        )  # fmt: skip
 
     def digest(self) -> str:
         return codec.digest(self.store.load().learner)
@@ -93,8 +103,8 @@ class Worker:
         intake = Intake(rig.joined, rig.rules, RowFormat(rig.spec), rig.hyper.batch_size)
         self.ownership = Ownership(self.source, self.store, intake, rig.topics, "earliest", told)
         queue = MemoryTurnQueue(rig.server, "m", turn_wait_s=0.05)
-        stamp = Stamp("w", "numpy", "digest")
-        learn = Learner(rig.spec, rig.hyper)
+        stamp = Stamp("w", rig.kernel, "digest", rig.recipe())
+        learn = Learner(rig.spec, rig.hyper, rig.kernel)
         self.turns = Turns(self.ownership, learn, rig.spec, rig.letters, self.patience, queue, stamp)
         roles = {"features": "features", "labels": "labels", "examples": "examples"}
         decoders = {topic: Decoder(rig.spec, roles[topic]) for topic in rig.topics}  # type: ignore[arg-type]

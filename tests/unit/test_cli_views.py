@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from worker.cli.connect import kafka_config, log_entry, quick_kafka_config, redis_store, stored_spec
+from worker.cli.connect import kafka_config, log_entry, quick_kafka_config, redis_store
 from worker.cli.dead_letters import _escaped, _parse, _text
 from worker.cli.output import figure, rfc3339
 from worker.cli.state import state_document
@@ -18,7 +18,7 @@ from worker.learn.learner import Learner
 from worker.learn.model import initial_state
 from worker.learn.state import LearnerState
 from worker.settings import Settings, load_settings
-from worker.spec import Feature, Hyper, Spec
+from worker.spec import Feature, Hyper, Spec, read_spec
 from worker.state.checkpoint import digest
 from worker.state.store import Checkpoint, Ledger, PartitionState, SideState, Version
 from worker.stream.rows import Examples
@@ -52,13 +52,13 @@ def partition(number: int, ledger: Ledger, clock: int) -> PartitionState:
 
 def test_the_spec_stored_with_a_state_is_read_back() -> None:
     for spec in (SPEC, Spec((Feature("a", missing="zero", max_abs=5.0),), task="regression", reduction="sum")):
-        assert stored_spec(json.loads(json.dumps(spec.document()))) == spec
+        assert read_spec(json.loads(json.dumps(spec.document()))) == spec
 
 
 @pytest.mark.parametrize("document", [{}, {"features": [{"nam": "a"}]}, {"features": [], "colour": 1}])
 def test_a_stored_spec_that_is_none_of_ours_is_corrupt(document: dict[str, object]) -> None:
     with pytest.raises(StateCorrupted):
-        stored_spec(document)
+        read_spec(document)
 
 
 def test_state_show_names_parameters() -> None:

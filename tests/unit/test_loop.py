@@ -2,16 +2,15 @@
 
 import random
 from dataclasses import replace
-from zlib import crc32
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.e2e import streams
-from tests.e2e.world import Event
 from tests.fakes.store import Failure
 from tests.unit.rig import QUICK, Rig
+from tests.unit.streams_in_memory import fill
 from worker.errors import ConfigError, OffsetsLost, Stalled, StateMissing, Transient, Unreachable
 from worker.learn.model import initial_state
 from worker.spec import Feature, Spec
@@ -26,16 +25,8 @@ JOINED = streams.joined(3, 150)
 INLINE = list(streams.inline(4, 250))
 
 
-def _fill(rig: Rig, events: list[Event]) -> Rig:
-    for event in events:
-        key = event.key.encode() if event.key is not None else None
-        partition = (crc32(key) if key else 0) % rig.partitions
-        rig.append(event.topic, event.value, key=key, partition=partition)
-    return rig
-
-
 def _rig(*, joined: bool, partitions: int = 1) -> Rig:
-    return _fill(Rig(joined=joined, partitions=partitions, rules=RULES), JOINED if joined else INLINE)
+    return fill(Rig(joined=joined, partitions=partitions, rules=RULES), JOINED if joined else INLINE)
 
 
 def _undisturbed(*, joined: bool) -> Rig:

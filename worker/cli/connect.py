@@ -7,12 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zlib import compress
 
-from worker.errors import StateCorrupted
-from worker.spec import Feature, Spec
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from worker.settings import Settings
     from worker.state.redis_store import RedisStore
     from worker.state.store import Checkpoint, LogEntry
@@ -88,16 +83,3 @@ def log_entry(kind: str, settings: "Settings", worker: str, kernel: str) -> "Log
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     nothing = Consumed((), compress(b""), 0)
     return LogEntry(kind, worker, nothing, 0, settings.train.batch_size, kernel, settings.digest(), now)
-
-
-def stored_spec(document: "Mapping[str, Any]") -> Spec:
-    """Return the spec that a state was learned under, from what is stored with it.
-
-    Raises `StateCorrupted` where the document is none of ours.
-    """
-    try:
-        plain = dict(document)
-        features = tuple(Feature(**feature) for feature in plain.pop("features"))
-        return Spec(features, **(plain | {"classes": tuple(plain.get("classes", ()))}))
-    except (KeyError, TypeError) as error:
-        raise StateCorrupted(f"the spec stored with the state is not readable: {error}") from None

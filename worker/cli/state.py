@@ -35,11 +35,11 @@ def show(config: Config = None, sets: Set = None, as_json: Json = False, _debug:
 
 def state_document(checkpoint: "Checkpoint") -> dict[str, Any]:
     """Return what `state show --json` prints."""
-    from worker.cli.connect import stored_spec
     from worker.learn.parameters import parameters
+    from worker.spec import read_spec
     from worker.state.checkpoint import digest
 
-    spec = stored_spec(checkpoint.spec)
+    spec = read_spec(checkpoint.spec)
     return {
         "state_version": checkpoint.version.number,
         "digest": digest(checkpoint.learner),

@@ -47,12 +47,12 @@ def status_document(
     """Return what `status --json` prints."""
     import msgspec
 
-    from worker.cli.connect import stored_spec
     from worker.learn.evaluation import summary
     from worker.learn.health import health
+    from worker.spec import read_spec
 
     learned = checkpoint.learner
-    evaluation = summary(learned, stored_spec(checkpoint.spec).task)
+    evaluation = summary(learned, read_spec(checkpoint.spec).task)
     return {
         "model": model,
         "state_version": checkpoint.version.number,

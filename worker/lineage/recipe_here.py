@@ -43,7 +43,7 @@ def software(kernel: str) -> dict[str, str]:
 
     `cpu` is what torch's products are computed with (AVX2, AVX512, …): another one may round otherwise.
     """
-    packages = (*_PACKAGES, "numba") if kernel == "numba" else _PACKAGES
+    packages = (*_PACKAGES, "numba", "llvmlite") if kernel == "numba" else _PACKAGES
     known = {package: version(package) for package in packages}
     cpu = str(torch.backends.cpu.get_cpu_capability())
     return known | {"python": platform.python_version(), "machine": platform.machine(), "cpu": cpu}
