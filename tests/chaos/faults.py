@@ -35,6 +35,7 @@ class Chaos:
         self.servers = servers
         self.fleet = fleet
         self.watch = watch
+        watch.excused = self.trouble
         self.kafka, self.redis = ways
         self.counts: dict[str, int] = {}
         self._proxies = proxies
@@ -186,6 +187,7 @@ class Chaos:
                 lost = lambda: self.watch.lost_bytes(cut_s) if cut_s else 0  # noqa: E731
                 if self.servers.restart_redis(fault.for_s, kill=kill, lost_bytes=lost):
                     self._count("redis bytes were lost")
+            print(f"{datetime.now(UTC):%H:%M:%S.%f} {server} is back", file=sys.stderr, flush=True)
 
         self._repairs.append(self._workshops[server].submit(work))
         return True

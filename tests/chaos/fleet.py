@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.e2e.world import Child
 
-ENDED_WITHIN_S = 12.0  # ten are promised; a busy machine is slow to notice
+ENDED_WITHIN_S = 25.0  # ten are promised and tested where the machine is quiet; here others take its cores
 NOT_YET_LISTENING = {0, 6, -signal.SIGTERM}  # told to end while Python still starts
 
 
@@ -26,6 +26,7 @@ class Slot:
     child: Child | None = None
     leaves: str = ""
     leaves_by: float = 0.0
+    asked_at: float = 0.0
     troubled: bool = False  # something was broken while it was told to end: it may say that it could not reach it
     paused: bool = False
     started: int = 0
@@ -42,6 +43,7 @@ class Fleet:
         self.folder = folder
         self.slots = [Slot(i) for i in range(len(per_slot))]
         self.starts = 0
+        self.longest_end_s = 0.0
         self.surprises: list[str] = []  # exits that nothing had asked for, or with a code that nothing explains
         self._environments = [_environment({**settings, **more}) for more in per_slot]
 
@@ -70,7 +72,8 @@ class Fleet:
         slot = self.slots[number]
         if not slot.living or slot.paused or slot.child is None:
             return False
-        slot.leaves, slot.leaves_by, slot.troubled = "end", time.monotonic() + ENDED_WITHIN_S, troubled
+        slot.leaves, slot.troubled, slot.asked_at = "end", troubled, time.monotonic()
+        slot.leaves_by = slot.asked_at + ENDED_WITHIN_S
         slot.child.kill(signal.SIGTERM)
         return True
 
@@ -106,6 +109,8 @@ class Fleet:
                     slot.child.kill(signal.SIGABRT)  # with PYTHONFAULTHANDLER its log then says where it was
                     slot.leaves, slot.leaves_by = "kill", time.monotonic() + 5
                 continue
+            if slot.leaves == "end":
+                self.longest_end_s = max(self.longest_end_s, time.monotonic() - slot.asked_at)
             if not self._expected(slot, code):
                 self._say(slot, f"ended with {code}")
                 if not slot.leaves:

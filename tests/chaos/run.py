@@ -198,6 +198,8 @@ class Run:
             "conflicts": watch.conflicts(),
             "went_back_seen": watch.went_back,
             "longest_silence_s": round(watch.longest_silence_s, 2),
+            "longest_silence_in_peace_s": round(watch.longest_silence_in_peace_s, 2),
+            "longest_end_s": round(fleet.longest_end_s, 2),
             "drained_s": round(took["drained_s"], 2),
             "starts": fleet.starts,
         }  # fmt: skip

@@ -12,7 +12,11 @@ import pytest
 from tests.chaos.__main__ import campaign
 from tests.services.require import docker_answers, left_out
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.chaos,
+    pytest.mark.timeout(1200),
+    pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning"),  # the Kafka client's leftovers
+]
 
 SEEDS = (18, 36, 37, 43, 54)  # together they hold every kind of fault and every setting
 MUST_BE_NONE = (

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,10 @@ class Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._changed = 0.0
         self.version = ""
+        self._peace = 0.0  # since when there was neither a commit nor trouble with a server or the way to it
+        self.excused: Callable[[], bool] = bool
         self.longest_silence_s = 0.0
+        self.longest_silence_in_peace_s = 0.0
         self.unbalanced = 0
         self.went_back = 0
         self.facts: dict[str, dict[str, int]] = {}  # by worker, what it last said of itself
@@ -42,7 +45,7 @@ class Watch:
 
     def measure_silence(self) -> None:
         """From now on the time without a commit counts."""
-        self._changed = time.monotonic()
+        self._changed = self._peace = time.monotonic()
 
     def lost_bytes(self, seconds: float) -> int:
         """Return by how much the append-only file grew in the last `seconds` before Redis went away."""
@@ -56,6 +59,8 @@ class Watch:
     def _run(self) -> None:
         rounds = 0
         while not self._stopped.wait(EVERY_S):
+            if self._peace and self.excused():
+                self._peace = time.monotonic()
             try:
                 self._look(every=rounds % 20 == 0)
             except (redis.RedisError, OSError):
@@ -88,7 +93,8 @@ class Watch:
         now = time.monotonic()
         if self._changed:
             self.longest_silence_s = max(self.longest_silence_s, now - self._changed)
-            self._changed = now
+            self.longest_silence_in_peace_s = max(self.longest_silence_in_peace_s, now - self._peace)
+            self._changed = self._peace = now
 
     def conflicts(self) -> int:
         return sum(facts["conflicts"] for facts in self.facts.values())
