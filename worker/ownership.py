@@ -74,6 +74,10 @@ class Ownership:
     def _why_idle(self, assigned: frozenset[TopicPartition]) -> str | None:
         if self._pairing.problem:
             return self._pairing.problem
+        if self._pairing.whole and self._fenced_at is not None:
+            return (
+                "other workers have the partitions of this one: it waits until its group confirms that it is a member"
+            )
         if assigned or not self.source.confirmed_since(self._moved_at):
             return None
         count = max(self.source.partition_counts().values(), default=0)

@@ -100,6 +100,12 @@ def count(chunks: list[Records]) -> int:
     return sum(map(len, chunks))
 
 
+def test_partition_counts_are_told_without_asking(world: World) -> None:
+    source = world.join()
+    settle(source, shares=[4])
+    assert source.partition_counts() == {world.features: 2, world.labels: 2}
+
+
 def test_a_rebalance_is_told_once_and_the_assignment_is_all_pairs(world: World) -> None:
     source = world.join()
     told = 0

@@ -129,6 +129,9 @@ def test_an_old_owner_is_refused_and_takes_nothing_back_before_the_group_has_it_
             pairs.send(20)
             pairs.learned()
         assert claims(old, new) == taken_over
+        if how != "stopped":
+            old.wait_until_not_ready()
+            assert old.get("/healthz")[0] == 200
         link.mend() if how != "stopped" else old.kill(signal.SIGCONT)
         world.wait_until_shared(2)
         pairs.send(50)

@@ -100,6 +100,8 @@ def test_a_worker_whose_fence_moved_waits_for_the_group_and_then_goes_on() -> No
     worker.source.confirmed = False
     together(20, worker, also=lambda: stream.pairs(1, 0))
     assert worker.observer.claims == [0]
+    assert not worker.observer.is_ready
+    assert "until its group confirms" in worker.observer.reasons[-1]
     worker.source.confirmed = True
     together(5, worker)
     assert worker.observer.claims == [0, 0]
