@@ -16,6 +16,12 @@ class ConfigError(GradstreamError):
     exit_code = 2
 
 
+class VerificationFailed(GradstreamError):
+    """Bytes, digests, signatures or lineage are not what they are said to be."""
+
+    exit_code = 4
+
+
 class Unreachable(GradstreamError):
     """Kafka or Redis did not answer within the deadline: `Transient` errors become this when time is up."""
 

@@ -14,13 +14,11 @@ from tests.fakes.reader import FakeReader
 from tests.unit.rig import Rig, Worker
 from tests.unit.streams_in_memory import fill
 from worker.learn.kernel import Kernel
-from worker.learn.learner import Learner
 from worker.lineage.chain import Chain, Path
 from worker.lineage.recipe_here import code, software
 from worker.lineage.replay import Joining, Replay, empty
-from worker.lineage.verify import Here, Verdict, verify
-from worker.recipe import Recipe
-from worker.spec import Hyper, Reduction, read_spec
+from worker.lineage.verify import Here, Verdict, learner, verify
+from worker.spec import Hyper, Reduction
 from worker.state.commit_log import LoggedCommit
 from worker.state.store import LogEntry
 from worker.stream.join import JoinRules
@@ -40,14 +38,9 @@ def _rig(joined: bool = True, partitions: int = 4, **changes: Any) -> Rig:
     return fill(rig, JOINED if joined else INLINE)
 
 
-def _learners(recipe: Recipe) -> Learner:
-    kernel: Any = recipe.kernel
-    return Learner(read_spec(recipe.spec), Hyper(**dict(recipe.hyper)), kernel)  # type: ignore[arg-type]
-
-
 def _replay(rig: Rig, path: Path) -> Replay:
     joining = Joining(FakeReader(rig.log), path.firsts)
-    return Replay(rig.store.recipe, _learners, joining, empty(rig.spec))
+    return Replay(rig.store.recipe, learner, joining, empty(rig.spec))
 
 
 def _verify(rig: Rig, number: int | None = None, log: list[LoggedCommit] | None = None) -> tuple[Verdict, Replay]:
@@ -155,7 +148,7 @@ def test_a_kept_state_is_as_good_a_beginning_as_the_root() -> None:
     path = chain.path(rig.store.load().version, kept.version)
     joining = Joining(FakeReader(rig.log), path.firsts)
     joining.begin(partitions)
-    replay = Replay(rig.store.recipe, _learners, joining, kept.learner)
+    replay = Replay(rig.store.recipe, learner, joining, kept.learner)
     here = Here({}, "")
     verdict = verify(path, log, replay, rig.store.recipe, lambda _: here, lambda _: None)
     assert verdict.equal, verdict.reason

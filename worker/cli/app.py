@@ -16,7 +16,8 @@ Begin:
   gradstream worker --init            train
   gradstream status                   what has been learned, and how well
 
-Exit codes: 0 done, 1 unexpected, 2 usage or settings, 6 unreachable, 7 state missing or corrupt, 8 stalled.
+Exit codes: 0 done, 1 unexpected, 2 usage or settings, 4 not verified, 6 unreachable, 7 state missing or corrupt,
+8 stalled.
 """
 
 _STATE = """See what is learned, begin again, go one commit back.
@@ -28,6 +29,11 @@ _LETTERS = """What was refused and why; send it again.
 
 Example:
   gradstream dead-letters list
+"""
+_LINEAGE = """How a version came to be, and the proof of it.
+
+Example:
+  gradstream lineage verify
 """
 
 
@@ -47,7 +53,7 @@ def _kept_lines(text: str) -> str:
 
 def command() -> Any:
     """Build the command line."""
-    from worker.cli import config, dead_letters, demo, init, state, status, worker
+    from worker.cli import config, dead_letters, demo, init, lineage, state, status, worker
 
     app = _new(_kept_lines(_HELP))
 
@@ -80,5 +86,8 @@ def command() -> Any:
     _add(letters, "show", dead_letters.show)
     _add(letters, "replay", dead_letters.replay)
     app.add_typer(letters, name="dead-letters")
+    proofs = _new(_kept_lines(_LINEAGE))
+    _add(proofs, "verify", lineage.verify)
+    app.add_typer(proofs, name="lineage")
     _add(app, "config", config.config)
     return typer.main.get_command(app)

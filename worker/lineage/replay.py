@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from worker.errors import GradstreamError, OffsetsLost
+from worker.errors import OffsetsLost, VerificationFailed
 from worker.learn.model import initial_state
 from worker.learn.state import Learn, LearnerState
 from worker.recipe import Recipe
@@ -35,13 +35,11 @@ Raises `OffsetsLost` where retention took that offset.
 """
 
 
-class Differs(GradstreamError):
+class Differs(VerificationFailed):
     """A commit could not be learned again as it was: which one, and why.
 
     `computed`: everything was there, and the numbers came out otherwise.
     """
-
-    exit_code = 4
 
     def __init__(self, commit: LoggedCommit, reason: str, *, computed: bool = False) -> None:
         super().__init__(f"state version {commit.version.number}: {reason}")

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from worker.errors import ConfigError
+from worker.learn.learner import Learner
+from worker.learn.state import Learn
 from worker.lineage.chain import Path
 from worker.lineage.replay import Differs, Replay
 from worker.recipe import Recipe
+from worker.spec import Hyper, read_spec
 from worker.state import checkpoint as codec
 from worker.state.commit_log import LoggedCommit
 
@@ -32,6 +36,12 @@ class Here:
 
     software: Mapping[str, str]
     code: str
+
+
+def learner(recipe: Recipe) -> Learn:
+    """Return the rule of learning of a recipe. Raises `ConfigError` where its kernel is not there."""
+    kernel: Any = recipe.kernel
+    return Learner(read_spec(recipe.spec), Hyper(**dict[str, Any](recipe.hyper)), kernel)
 
 
 def verify(
