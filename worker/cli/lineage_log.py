@@ -6,10 +6,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from worker.recipe import Recipe
-    from worker.settings import Settings
     from worker.state.commit_log import LoggedCommit
     from worker.state.redis_store import RedisStore
-    from worker.state.store import Checkpoint, PartitionState
 
 
 class Log(Protocol):
