@@ -231,3 +231,23 @@ def test_a_member_that_fell_out_of_its_group_in_silence_is_found_and_comes_back(
     eventually(shared, 60, what="two pairs each again")
     assert lost.source.reopened == 1
     assert len(lost.observer.claims) == claimed + 2
+
+
+def test_members_that_read_other_topics_are_told_that_the_group_is_misconfigured(
+    kafka: str, topic_prefix: str, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their pairs are split, though all topics have as many partitions, and stay so."""
+    monkeypatch.setattr("worker.pairing.SPLIT_S", 2.0)
+    other = topics[0], topic_prefix + "answers"
+    create_topics(kafka, other[1], partitions=4)
+    config = KafkaConfig(kafka, topic_prefix + "g", session_timeout_ms=6_000)
+    with closing(KafkaSource(config, topics)) as one, closing(KafkaSource(config, other)) as two:
+        members = Member(one, Rig(partitions=4), topics), Member(two, Rig(partitions=4), other)
+
+        def work() -> bool:
+            for member in members:
+                member.work()
+            return False
+
+        with pytest.raises(ConfigError, match="are assigned to different workers"):
+            eventually(work, what="a refusal")
