@@ -18,6 +18,7 @@ from ops.bench import (
     memory,
     report,
     restart,
+    several,
     start,
     takeover,
     two_workers,
@@ -40,6 +41,7 @@ SERVED: dict[str, Callable[[Servers, Sizes], list[Figure]]] = {
     "fleet": fleet.measure,
     "two-workers": two_workers.measure,
     "takeover": takeover.measure,
+    "several": several.measure,
 }
 NAMES = (*PURE, *SERVED)
 

@@ -130,13 +130,13 @@ class Model:
         self.workers.append(Worker(process, log))
         return self.workers[-1]
 
-    def show(self, *arguments: str) -> Any:
-        """Return what a command prints with `--json`."""
-        command = [sys.executable, "-m", "worker", *arguments, "--json"]
+    def command(self, *arguments: str, accepted: tuple[int, ...] = (0,)) -> tuple[int, str]:
+        """Run a command; return its exit code, which is one of those accepted, and what it printed."""
+        command = [sys.executable, "-m", "worker", *arguments]
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
-        if done.returncode:
+        if done.returncode not in accepted:
             raise SystemExit(f"gradstream {' '.join(arguments)}: exit code {done.returncode}: {done.stderr.strip()}")
-        return json.loads(done.stdout)
+        return done.returncode, done.stdout
 
     def shared_by(self) -> int:
         """Return how many workers say that they own partitions."""
