@@ -25,13 +25,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.servers:
         _one(options)
         return 0
-    results = campaign(_seeds(options.seeds), options.seconds, options.jobs, Path(options.logs), options.out)
+    results = campaign(
+        _seeds(options.seeds), options.seconds, options.jobs, Path(options.logs), options.out, keep=options.keep
+    )
     failed = [result["seed"] for result in results if result["verdict"] != "sound"]
     print(f"{len(results)} runs, {len(failed)} failed {failed or ''}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def campaign(seeds: Sequence[int], seconds: float, jobs: int, logs: Path, out: str = "") -> list[dict[str, Any]]:
+def campaign(
+    seeds: Sequence[int], seconds: float, jobs: int, logs: Path, out: str = "", *, keep: bool = False
+) -> list[dict[str, Any]]:
     """Run all seeds, `jobs` at a time; return what each came to, in order of ending."""
     todo: queue.SimpleQueue[int] = queue.SimpleQueue()
     for seed in seeds:
@@ -46,7 +50,7 @@ def campaign(seeds: Sequence[int], seconds: float, jobs: int, logs: Path, out: s
                     seed = todo.get_nowait()
                 except queue.Empty:
                     return
-                result = _in_a_process(seed, seconds, servers, logs)
+                result = _in_a_process(seed, seconds, servers, logs, keep=keep)
                 with lock:
                     results.append(result)
                     _tell(result, out)
@@ -59,7 +63,7 @@ def campaign(seeds: Sequence[int], seconds: float, jobs: int, logs: Path, out: s
     return results
 
 
-def _in_a_process(seed: int, seconds: float, servers: Servers, logs: Path) -> dict[str, Any]:
+def _in_a_process(seed: int, seconds: float, servers: Servers, logs: Path, *, keep: bool) -> dict[str, Any]:
     folder = logs / f"seed-{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.iterdir():
@@ -78,7 +82,7 @@ def _in_a_process(seed: int, seconds: float, servers: Servers, logs: Path) -> di
         problem = f"harness: {type(error).__name__}: {''.join(last)}"
         result = {"seed": seed, "verdict": "failed", "problems": [problem], "counters": {}}
     (folder / "result.json").write_text(json.dumps(result, indent=1))
-    if result["verdict"] == "sound":
+    if result["verdict"] == "sound" and not keep:
         for log_file in folder.iterdir():
             log_file.unlink()
         folder.rmdir()
@@ -122,6 +126,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     parser.add_argument("--out", default="", help="append one JSON line a run; else they are printed")
     parser.add_argument("--logs", default="chaos-logs", help="keeps the logs of runs that failed")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of sound runs too")
     parser.add_argument("--servers", default="", help=argparse.SUPPRESS)  # this process is one run
     return parser.parse_args(arguments)
 
