@@ -4,11 +4,13 @@ Kafka has a listener of its own for each worker, and advertises it at that worke
 """
 
 import json
+import random
 import socket
 import subprocess
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
@@ -35,10 +37,7 @@ class Ports(NamedTuple):
 
     @classmethod
     def free(cls) -> "Ports":
-        probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(2 + 3 * SLOTS)]
-        direct, redis_port, *many = [int(probe.getsockname()[1]) for probe in probes]
-        for probe in probes:
-            probe.close()
+        direct, redis_port, *many = _free_ports(2 + 3 * SLOTS)
         return cls(direct, many[:SLOTS], many[SLOTS : 2 * SLOTS], redis_port, many[2 * SLOTS :])
 
 
@@ -127,6 +126,18 @@ class Servers:
         _docker("start", self.redis_name)
         self.wait_for_redis()
         return lost
+
+
+def _free_ports(count: int) -> list[int]:
+    """Below those that the system gives to outgoing connections, one of which would take a port between two runs."""
+    ports = list[int]()
+    for port in random.SystemRandom().sample(range(12_000, 32_000), 2_000):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            ports.append(port)
+        if len(ports) == count:
+            break
+    return ports
 
 
 def _published(*ports: int) -> list[str]:
