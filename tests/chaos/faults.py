@@ -125,13 +125,13 @@ class Chaos:
             self._later(TURN_WITHIN_S, lambda: self._no_turn_came(fault))
             return True
         if fault.kind in ("end", "remove"):
-            return self._told_to_end(fault, number, last=len(living) < 2)
+            return self._told_to_end(fault, number, few=len(living) < 3)
         started = self.fleet.slots[number].started
         self._later(fault.for_s, lambda: self.fleet.resume(number, started))
         return self.fleet.pause(number)
 
-    def _told_to_end(self, fault: Fault, number: int, *, last: bool) -> bool:
-        if fault.kind == "remove" and last:
+    def _told_to_end(self, fault: Fault, number: int, *, few: bool) -> bool:
+        if fault.kind == "remove" and few:
             return False
         ended = self.fleet.end(number, troubled=self.trouble())
         if ended and fault.kind == "end":

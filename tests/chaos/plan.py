@@ -58,7 +58,7 @@ def plan(seed: int, seconds: float, kernels: tuple[str, ...] = ("numpy", "numpy"
     """Return what seed `seed` does in `seconds` of wall time."""
     rng = random.Random(f"chaos-{seed}")
     settings = _settings(rng, kernels)
-    workers = rng.randint(2, 4)
+    workers = rng.choice([2, 3, 3, 4])
     turn_s, session_s = settings["commit.turn_wait_ms"] / 1000, settings["kafka.session_timeout_ms"] / 1000
     return Plan(
         seed=seed,
@@ -124,7 +124,7 @@ def _kinds(turn_s: float, session_s: float) -> dict[str, tuple[int, Draw, Draw]]
         "pause": (8, between(0.05, 0.8 * turn_s), none),  # SIGSTOP, shorter than its turn is respected
         "pause_past_turn": (8, between(1.1 * turn_s, max(2 * turn_s, 0.7 * session_s)), none),
         "pause_past_session": (5, between(1.2 * session_s, session_s + 5), none),
-        "add": (4, none, none),
+        "add": (7, none, none),
         "remove": (4, none, none),
         "kafka_killed": (2, between(0, 2), none),
         "kafka_restarted": (1, between(0, 1), none),

@@ -161,6 +161,8 @@ def _kafka_settings(ports: Ports) -> dict[str, str]:
         "KAFKA_OFFSETS_TOPIC_NUM_PARTITIONS": "1",
         "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
         "KAFKA_GROUP_MIN_SESSION_TIMEOUT_MS": "1000",
+        "KAFKA_BROKER_SESSION_TIMEOUT_MS": "3000",  # a killed broker is let in again once its old session is over
+        "KAFKA_BROKER_HEARTBEAT_INTERVAL_MS": "500",
         "KAFKA_HEAP_OPTS": "-Xmx512m",
     }
 
