@@ -114,7 +114,7 @@ def _observer(
     metrics = None
     if stream.metrics_topic:
         metrics = resources.enter_context(closing(KafkaMetricsTopic(kafka, stream.metrics_topic)))
-    facts = {"model": settings.model.name, **asdict(person), "http": endpoint.url}
+    facts = {"model": settings.model.name, **asdict(person), "http": endpoint.url, "kernel": kernel}
     announce, every_s = announcer(store, person.worker), observe.metrics_every_ms / 1000
     roles = {topic: role for role, topic in stream.event_topics.items()}
     observer = WorkerObserver(meters, pulse, metrics, announce, facts, settings.spec().task, roles, every_s)

@@ -37,6 +37,8 @@ class Inspection:
             self._check.observe(chunk, counts.get(chunk.source.topic, 0))
 
     def report(self) -> None:
+        if counts := self._counts():
+            self._observer.topic_partitions(min(counts.values()))
         self._observer.findings(self._check.findings(joined=len(self._decoders) > 1))
         for topic, decoder in self._decoders.items():
             for name in decoder.take_new_unknown_features():

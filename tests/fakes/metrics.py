@@ -4,8 +4,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from worker.observe.kafka_metrics import encode
-
 
 def _not_json(literal: str) -> None:
     raise AssertionError(f"{literal} is not JSON")
@@ -20,4 +18,4 @@ class FakeMetricsTopic:
         self.messages: list[dict[str, Any]] = []
 
     def send(self, message: Mapping[str, object]) -> None:
-        self.messages.append(json.loads(encode(message), parse_constant=_not_json))
+        self.messages.append(json.loads(json.dumps(message, allow_nan=False), parse_constant=_not_json))

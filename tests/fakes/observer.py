@@ -24,6 +24,7 @@ class Recorder:
         self.stages: Counter[str] = Counter()
         self.last_lag: dict[TopicPartition, int] = {}
         self.is_ready = False
+        self.topics_have = 0
 
     def tick(self) -> None: ...
 
@@ -60,6 +61,10 @@ class Recorder:
 
     def dropped(self, partitions: frozenset[int], reason: str) -> None:
         self.lost.append((partitions, reason))
+
+    def topic_partitions(self, count: int) -> None:
+        assert count >= 0
+        self.topics_have = count
 
     def rebalanced(self, assigned: frozenset[TopicPartition]) -> None: ...
 

@@ -1,16 +1,22 @@
 """What a scrape shows after what the loop reported; read with the official parsers."""
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from worker.learn.model import initial_state
 from worker.learn.state import Report
 from worker.observe import catalogue as c
+from worker.observe.observer import Turn
 from worker.observe.prometheus import Identity, Meters, Tally
+from worker.spec import Feature, Spec
+from worker.state.store import Version
 from worker.stream.records import TopicPartition
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -48,6 +54,12 @@ def report(
     )
 
 
+def turn(conflicts: int = 0, commit_s: float = 0.004, **more: Any) -> Turn:
+    learned = more.pop("report", None) or report()
+    state = initial_state(Spec((Feature("x1"),)))
+    return Turn(Version(7, "n"), state, learned, Counter(), {}, [], -1, 0.1, commit_s, conflicts, 1024, **more)
+
+
 def test_every_built_metric_is_exposed_under_its_catalogue_name_and_type(meters: Meters) -> None:
     body, content_type = meters.text("")
     families = {f.name: f for f in parse_text(body.decode())}
@@ -79,8 +91,18 @@ def test_an_odd_accept_header_still_gets_text(meters: Meters, accept: str) -> No
 
 def test_counters_are_there_before_their_first_event(meters: Meters) -> None:
     samples = scrape(meters)
-    for name in ("examples", "fenced", "rebalances", "commit_conflicts", "metrics_dropped"):
+    for name in (
+        "examples",
+        "fenced",
+        "rebalances",
+        "commit_conflicts",
+        "metrics_dropped",
+        "claims",
+        "state_went_back",
+    ):
         assert samples[(f"gradstream_{name}_total", ())] == 0
+    assert {value(meters, "gradstream_turns_total", outcome=outcome) for outcome in c.TURN_OUTCOMES} == {0}
+    assert value(meters, "gradstream_partitions") == 0
     assert value(meters, "gradstream_events_total", topic="labels", outcome="late") == 0
     assert value(meters, "gradstream_stage_seconds_total", stage="learn") == 0
 
@@ -161,16 +183,17 @@ def test_label_delays_are_counted_in_bulk_and_negative_ones_as_zero(meters: Mete
 @pytest.mark.parametrize("broken", [-0.1, math.nan, math.inf])
 def test_a_duration_that_can_not_be_is_zero_and_counted(meters: Meters, broken: float) -> None:
     """A clock that steps must not make a histogram negative."""
-    meters.commit(broken, conflicts=0, state_version=1, state_bytes=10)
+    meters.commit(turn(commit_s=broken, wait_s=broken))
     meters.stage("poll", broken)
+    assert value(meters, "gradstream_turn_wait_seconds_sum") == 0
     assert value(meters, "gradstream_commit_seconds_sum") == 0
     assert value(meters, "gradstream_commit_seconds_count") == 1
     assert value(meters, "gradstream_stage_seconds_total", stage="poll") == 0
-    assert value(meters, "gradstream_nonfinite_total", where="negative_duration") == 2
+    assert value(meters, "gradstream_nonfinite_total", where="negative_duration") == 3
 
 
 def test_commits_conflicts_fences_and_rebalances(meters: Meters) -> None:
-    meters.commit(0.004, conflicts=2, state_version=7, state_bytes=1024)
+    meters.commit(turn(conflicts=2))
     meters.fenced()
     meters.rebalance()
     meters.metrics_dropped(3)
@@ -184,13 +207,51 @@ def test_commits_conflicts_fences_and_rebalances(meters: Meters) -> None:
     assert value(meters, "gradstream_metrics_dropped_total") == 3
 
 
+def test_turns_are_counted_by_their_end_and_measured_where_they_committed(meters: Meters) -> None:
+    """Every learning ends in one of three ways, so that the share that was for nothing can be told."""
+    meters.commit(turn(wait_s=0.3, staleness=3, report=report(rows=[64], loss=[0.5])))
+    meters.commit(turn(conflicts=2, wait_s=2.0, staleness=4, token=False, report=report(rows=[16], loss=[0.5])))
+    meters.turn_lost("fenced")
+    meters.turn_lost("passed_on")
+    assert {outcome: value(meters, "gradstream_turns_total", outcome=outcome) for outcome in c.TURN_OUTCOMES} == {
+        "committed": 1,
+        "without_token": 1,
+        "conflict": 2,
+        "fenced": 1,
+        "passed_on": 1,
+    }
+    samples = scrape(meters)
+    for name, edge, total in (("wait_seconds", "2.0", 2.3), ("examples", "64.0", 80), ("staleness", "7.0", 7)):
+        assert samples[(f"gradstream_turn_{name}_bucket", (("le", edge),))] == 2, name
+        assert samples[(f"gradstream_turn_{name}_sum", ())] == pytest.approx(total)
+        assert samples[(f"gradstream_turn_{name}_count", ())] == 2
+    assert samples[("gradstream_turn_staleness_bucket", (("le", "3.0"),))] == 1
+
+
+def test_claims_partitions_and_a_state_that_went_back(meters: Meters) -> None:
+    meters.topic_partitions(4)
+    for partition in (0, 1, 0):
+        meters.claim()
+        meters.owned({0, partition})
+    meters.went_back()
+    assert value(meters, "gradstream_claims_total") == 3
+    assert value(meters, "gradstream_partitions") == 1
+    assert value(meters, "gradstream_topic_partitions") == 4
+    assert value(meters, "gradstream_state_went_back_total") == 1
+
+
 def test_series_of_a_revoked_partition_end(meters: Meters) -> None:
     two, three = TopicPartition("features", 2), TopicPartition("features", 3)
     meters.skipped_offsets(three, 3900)
-    meters.partitions({two: 5, three: 7})
+    meters.owned({2, 3})
+    meters.lag({two: 5, three: 7})
     assert value(meters, "gradstream_consumer_lag_records", topic="features", partition="3") == 7
     assert value(meters, "gradstream_skipped_offsets_total", topic="features", partition="3") == 3900
-    meters.partitions({two: None})
+    meters.owned({2})
+    assert value(meters, "gradstream_consumer_lag_records", topic="features", partition="2") == 5
+    assert value(meters, "gradstream_partitions") == 1
+    meters.owned(())
+    assert value(meters, "gradstream_partitions") == 0
     names = {name for name, labels in scrape(meters) if ("topic", "features") in labels and name != c.EVENTS.name}
     assert names == set()
 
@@ -229,8 +290,12 @@ def test_labels_never_grow_with_the_data(meters: Meters) -> None:
             meters.health(name(i))
             meters.evaluation({name(i): 1.0, "accuracy": 0.5})
         for i in range(50):
-            meters.partitions({TopicPartition(t, p + i): 1 for t in ("features", "labels") for p in range(4)})
+            meters.owned(range(i, i + 4))
+            meters.lag({TopicPartition(t, p + i): 1 for t in ("features", "labels") for p in range(4)})
+            meters.claim()
             meters.rebalance()
+        meters.commit(turn(staleness=n))
+        meters.turn_lost(name(n))
         meters.step(report())
 
     everything(str, 10)

@@ -12,6 +12,7 @@ OTHER = "other"  # what a label value outside its closed list becomes
 
 OUTCOMES = ("trained", "dead_lettered", "expired", "duplicate", "late", "withdrawn", "control")
 STEP_OUTCOMES = ("learned", "partial", "skipped")
+TURN_OUTCOMES = ("committed", "without_token", "conflict", "fenced", "passed_on")
 STAGES = ("poll", "decode", "join", "learn", "commit")
 PENDING_KINDS = ("features", "labels")
 HEALTH_STATES = ("starting", "learning", "no_better_than_baseline", "diverging", "non_finite")
@@ -157,7 +158,45 @@ COMMIT_SECONDS = Metric(
 COMMIT_CONFLICTS = Metric(
     "gradstream_commit_conflicts_total", "counter", "Turns learned again because another worker had committed first."
 )
-FENCED = Metric("gradstream_fenced_total", "counter", "Commits refused because a partition has another owner now.")
+FENCED = Metric(
+    "gradstream_fenced_total", "counter", "Times that partitions of this worker were found to have another owner."
+)
+TURNS = Metric(
+    "gradstream_turns_total",
+    "counter",
+    "Turns by their end: committed, without_token (committed too), conflict (learned again), fenced, passed_on.",
+    ("outcome",),
+    values={"outcome": TURN_OUTCOMES},
+)
+TURN_WAIT = Metric(
+    "gradstream_turn_wait_seconds",
+    "histogram",
+    "Time from asking for the turn to having it, of committed turns.",
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0),
+)
+TURN_EXAMPLES = Metric(
+    "gradstream_turn_examples",
+    "histogram",
+    "Rows learned in one committed turn (0: it only moved positions).",
+    buckets=(0.0, 16.0, 64.0, 256.0, 1024.0, 4096.0, 16384.0, 65536.0),
+)
+TURN_STALENESS = Metric(
+    "gradstream_turn_staleness",
+    "histogram",
+    "Versions that others committed between two turns of this worker; one less than there are workers where all take "
+    "turns alike.",
+    buckets=(0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0, 127.0, 255.0, 1023.0),
+)
+WENT_BACK = Metric(
+    "gradstream_state_went_back_total",
+    "counter",
+    "Times that the state store was found at an older state than this worker had seen.",
+)
+PARTITIONS = Metric("gradstream_partitions", "gauge", "Partitions (pairs, where joined) that this worker owns now.")
+TOPIC_PARTITIONS = Metric(
+    "gradstream_topic_partitions", "gauge", "Partitions (pairs, where joined) that the event topics have."
+)
+CLAIMS = Metric("gradstream_claims_total", "counter", "Partitions that this worker made its own.")
 REBALANCES = Metric("gradstream_rebalances_total", "counter", "Changes of this worker's partitions.")
 STATE_VERSION = Metric("gradstream_state_version", "gauge", "Number of the newest state version this worker has seen.")
 STATE_BYTES = Metric("gradstream_state_bytes", "gauge", "Size of the last committed model state.")
@@ -247,6 +286,14 @@ CATALOGUE: tuple[Metric, ...] = (
     COMMIT_SECONDS,
     COMMIT_CONFLICTS,
     FENCED,
+    TURNS,
+    TURN_WAIT,
+    TURN_EXAMPLES,
+    TURN_STALENESS,
+    WENT_BACK,
+    PARTITIONS,
+    TOPIC_PARTITIONS,
+    CLAIMS,
     REBALANCES,
     STATE_VERSION,
     STATE_BYTES,

@@ -3,7 +3,6 @@
 A message is strict JSON for any reader: a number that is not finite is `null`, and `non_finite` names the field.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,18 +54,13 @@ def metrics_message(moment: Moment, report: Report) -> dict[str, object]:
         "pending_features": moment.pending_features,
         "pending_labels": moment.pending_labels,
     }
-    return flagged(message)
+    return _flagged(message)
 
 
-def flagged(message: Mapping[str, object]) -> dict[str, object]:
+def _flagged(message: Mapping[str, object]) -> dict[str, object]:
     """Replace numbers that are not finite by None and list their fields under `non_finite` (empty: none)."""
     bad = [name for name, value in message.items() if isinstance(value, float) and not math.isfinite(value)]
     return {**message, **dict.fromkeys(bad), "non_finite": bad}
-
-
-def encode(message: Mapping[str, object]) -> bytes:
-    """Return UTF-8 JSON; a message from `metrics_message` can not fail here."""
-    return json.dumps(message, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def _mean(values: Sequence[float], rows: Sequence[int]) -> float | None:

@@ -15,7 +15,7 @@ class Turn:
     """One committed turn. `outcomes` counts records by (topic, outcome); times are seconds, event times ms.
 
     `wait_s`: from asking for the turn to having it. `staleness`: versions that others committed since this worker's
-    last own one. `token`: it had the turn, and did not go ahead without.
+    last own one or load. `token`: it had the turn, and did not go ahead without.
     """
 
     version: Version
@@ -69,9 +69,15 @@ class Observer(Protocol):
 
     def dropped(self, partitions: frozenset[int], reason: str) -> None: ...
 
+    def topic_partitions(self, count: int) -> None:
+        """How many partitions (pairs, where joined) the event topics have, whoever owns them."""
+        ...
+
     def rebalanced(self, assigned: frozenset[TopicPartition]) -> None: ...
 
-    def went_back(self, mine: Version, stored: Version) -> None: ...
+    def went_back(self, mine: Version, stored: Version) -> None:
+        """The store holds an older state than this worker had seen."""
+        ...
 
     def skipped_offsets(self, source: TopicPartition, count: int) -> None: ...
 

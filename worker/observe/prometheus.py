@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from worker.learn.state import Report
 from worker.observe import catalogue as c
+from worker.observe.observer import Turn
 from worker.stream.records import TopicPartition
 
 ALL = "all"  # the window that is the model's whole life
@@ -71,6 +72,7 @@ class Meters:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Collected(self._families))
         self._start_at_zero(built)
+        self._set(c.PARTITIONS, 0.0)
         self._set(c.BUILD_INFO, 1.0, identity.version, identity.model, identity.task, identity.kernel)
 
     def _start_at_zero(self, metrics: Iterable[c.Metric]) -> None:
@@ -113,13 +115,23 @@ class Meters:
                 self._last(c.UPDATE_RATIO, (report.update_ratio,), "update_ratio")
             self._last(c.LEARNING_RATE, (report.learning_rate,), "learning_rate")
 
-    def commit(self, seconds: float, conflicts: int, state_version: int, state_bytes: int) -> None:
-        """A commit was done after `seconds`; before it `conflicts` turns were learned again."""
+    def commit(self, turn: Turn) -> None:
+        """Take in how a turn came to its commit, whatever it learned."""
         with self._lock:
-            self._tallies[c.COMMIT_SECONDS.name].add(np.array([self._duration(seconds)]))
-            self._add(c.COMMIT_CONFLICTS, conflicts)
-            self._set(c.STATE_VERSION, state_version)
-            self._set(c.STATE_BYTES, state_bytes)
+            self._observe(c.COMMIT_SECONDS, self._duration(turn.commit_s))
+            self._observe(c.TURN_WAIT, self._duration(turn.wait_s))
+            self._observe(c.TURN_EXAMPLES, sum(turn.report.rows))
+            self._observe(c.TURN_STALENESS, turn.staleness)
+            self._add(c.TURNS, 1, "committed" if turn.token else "without_token")
+            self._add(c.TURNS, turn.conflicts, "conflict")
+            self._add(c.COMMIT_CONFLICTS, turn.conflicts)
+            self._set(c.STATE_VERSION, turn.version.number)
+            self._set(c.STATE_BYTES, turn.state_bytes)
+
+    def turn_lost(self, outcome: str) -> None:
+        """A turn ended without a commit; `outcome`: one of `catalogue.TURN_OUTCOMES`."""
+        with self._lock:
+            self._add(c.TURNS, 1, outcome)
 
     def stage(self, name: str, seconds: float) -> None:
         """`name`: one of `catalogue.STAGES`. A negative duration (a clock's fault) is 0 and counted."""
@@ -130,6 +142,14 @@ class Meters:
         with self._lock:
             self._add(c.FENCED, 1)
 
+    def went_back(self) -> None:
+        with self._lock:
+            self._add(c.WENT_BACK, 1)
+
+    def claim(self) -> None:
+        with self._lock:
+            self._add(c.CLAIMS, 1)
+
     def rebalance(self) -> None:
         with self._lock:
             self._add(c.REBALANCES, 1)
@@ -138,16 +158,26 @@ class Meters:
         with self._lock:
             self._add(c.METRICS_DROPPED, n)
 
-    def partitions(self, lag: Mapping[TopicPartition, int | None]) -> None:
-        """Take the lag of every partition owned now (None: not known). Series of all others end here.
-
-        A revoked partition that kept its last lag would hold an alert for ever.
-        """
-        owned = {self._place(source) for source in lag}
+    def topic_partitions(self, count: int) -> None:
         with self._lock:
-            self._series[c.LAG.name] = {self._place(s): float(max(n, 0)) for s, n in lag.items() if n is not None}
-            skipped = self._series[c.SKIPPED_OFFSETS.name]
-            self._series[c.SKIPPED_OFFSETS.name] = {p: n for p, n in skipped.items() if p in owned}
+            self._set(c.TOPIC_PARTITIONS, count)
+
+    def owned(self, partitions: Collection[int]) -> None:
+        """Take the numbers of the partitions owned now. Series of all others end here.
+
+        A partition that went and kept its last lag would hold an alert for ever.
+        """
+        numbers = {str(partition) for partition in partitions}
+        with self._lock:
+            self._set(c.PARTITIONS, len(numbers))
+            for metric in (c.LAG, c.SKIPPED_OFFSETS):
+                series = self._series[metric.name]
+                self._series[metric.name] = {place: n for place, n in series.items() if place[1] in numbers}
+
+    def lag(self, lag: Mapping[TopicPartition, int]) -> None:
+        """Take how many records of each partition owned now were not read yet."""
+        with self._lock:
+            self._series[c.LAG.name] = {self._place(source): float(max(n, 0)) for source, n in lag.items()}
 
     def skipped_offsets(self, source: TopicPartition, n: int) -> None:
         with self._lock:
@@ -233,6 +263,9 @@ class Meters:
 
     def _set(self, metric: c.Metric, value: float, *labels: str) -> None:
         self._series[metric.name][_bounded(metric, labels)] = float(value)
+
+    def _observe(self, metric: c.Metric, value: float) -> None:
+        self._tallies[metric.name].add(np.array([value], np.float64))
 
     def _last(self, metric: c.Metric, values: Sequence[float], where: str) -> None:
         finite = self._finite(values, where)

@@ -17,6 +17,7 @@ from worker.learn.health import health
 from worker.learn.state import Report
 from worker.observe.endpoint import Pulse
 from worker.observe.kafka_metrics import Moment, metrics_message
+from worker.observe.last_turns import LastTurns
 from worker.observe.logs import Sparing, get_logger
 from worker.observe.observer import Turn
 from worker.observe.prometheus import Meters
@@ -68,7 +69,7 @@ class WorkerObserver:
         self._pulse = pulse
         self._metrics = metrics
         self._announce = announce
-        self._identity = identity  # model, worker, host, pid, http_port
+        self._identity = identity  # model, worker, host, pid, http, kernel
         self._task: Task = task
         self._roles = roles  # what each event topic holds
         self._every_s = metrics_every_s
@@ -82,7 +83,9 @@ class WorkerObserver:
         self._findings: list[str] = []
         self._lag: dict[str, int] = {}
         self._pending: dict[str, int] = {}
-        self._fenced = self._conflicts = self._dropped = 0
+        self._owned: frozenset[int] = frozenset()
+        self._last_turns = LastTurns()
+        self._fenced = self._conflicts = self._dropped = self._went_back = 0
 
     def tick(self) -> None:
         self._pulse.tick()
@@ -110,11 +113,12 @@ class WorkerObserver:
         meters.stage("learn", turn.learn_s)
         meters.stage("commit", turn.commit_s)
         meters.step(turn.report)
-        meters.commit(turn.commit_s, turn.conflicts, turn.version.number, turn.state_bytes)
+        meters.commit(turn)
         for (topic, outcome), count in turn.outcomes.items():
             if outcome not in ("consumed", "pending"):
                 meters.events(topic, outcome, count)
         meters.label_delays(np.array(turn.delays_ms) / 1000)
+        self._last_turns.add(turn)
         self._conflicts += turn.conflicts
         if turn.report.guilty:
             left_out, number = len(turn.report.guilty), turn.version.number
@@ -138,17 +142,19 @@ class WorkerObserver:
                 self._meters.pending(kind, count)
 
     def lag(self, lag: Mapping[TopicPartition, int]) -> None:
-        self._meters.partitions(lag)
+        self._meters.lag(lag)
         self._lag = {f"{source.topic}:{source.partition}": records for source, records in lag.items()}
         self._count_dropped()
         facts = {
             **self._identity,
-            "partitions": sorted({source.partition for source in lag}),
+            "partitions": sorted(self._owned),
             "lag": self._lag,
             "waits_for": self._pulse.waits_for,
             "notes": [*self._notes, *self._findings],
             "fenced": self._fenced,
             "conflicts": self._conflicts,
+            "went_back": self._went_back,
+            "turns": self._last_turns.facts(),
         }
         try:
             self._announce(facts)
@@ -161,6 +167,8 @@ class WorkerObserver:
         self._dropped = dropped
 
     def claimed(self, partition: int, positions: Mapping[TopicPartition, int], recall: int) -> None:
+        self._meters.claim()
+        self._own(self._owned | {partition})
         self._log.info(
             "partition claimed", partition=partition, recall_records=recall,
             offsets={source.topic: offset for source, offset in positions.items()},
@@ -168,13 +176,22 @@ class WorkerObserver:
         self.ready()
 
     def turn_lost(self, outcome: str) -> None:
+        self._meters.turn_lost(outcome)
         self._log.debug("turn without a commit", outcome=outcome)
 
     def dropped(self, partitions: frozenset[int], reason: str) -> None:
         if reason == "fenced":
             self._fenced += len(partitions)
             self._meters.fenced()
+        self._own(self._owned - partitions)
         self._log.warning("partitions dropped", partitions=sorted(partitions), reason=reason)
+
+    def _own(self, partitions: frozenset[int]) -> None:
+        self._owned = partitions
+        self._meters.owned(partitions)
+
+    def topic_partitions(self, count: int) -> None:
+        self._meters.topic_partitions(count)
 
     def rebalanced(self, assigned: frozenset[TopicPartition]) -> None:
         self._meters.rebalance()
@@ -186,6 +203,8 @@ class WorkerObserver:
             self._pulse.not_ready("no partition is assigned to this worker")
 
     def went_back(self, mine: Version, stored: Version) -> None:
+        self._went_back += 1
+        self._meters.went_back()
         self._log.error("the state store went back", mine=str(mine), stored=str(stored))
         self.note(f"the state store went back from version {mine.number} to {stored.number}; its log is read again")
 

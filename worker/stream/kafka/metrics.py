@@ -5,7 +5,6 @@ happen in the loop.
 """
 
 import json
-import math
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -46,9 +45,13 @@ class KafkaMetricsTopic:
         return self._dropped
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Take a message; where too many wait the oldest goes. What is not JSON, or comes after `close`, is dropped."""
+        """Take a message; where too many wait the oldest goes. What comes after `close` is dropped.
+
+        So is what is not JSON, NaN and infinity included: readers in other languages would refuse it. Who measures
+        writes `null` and flags it (`worker/observe/kafka_metrics.py`).
+        """
         try:
-            value = json.dumps(finite(message), allow_nan=False, separators=(",", ":")).encode()
+            value = json.dumps(message, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError):
             self._drop(1)
             return
@@ -137,13 +140,3 @@ class KafkaMetricsTopic:
             producer.close(timeout=1.0)
         except (errors.KafkaError, OSError, RuntimeError):
             return
-
-
-def finite(message: Mapping[str, object]) -> dict[str, object]:
-    """Return the message with non-finite numbers as null, and their names in `non_finite` where there are any.
-
-    JSON has no NaN: readers in other languages refuse the whole message.
-    """
-    bad = [name for name, value in message.items() if isinstance(value, float) and not math.isfinite(value)]
-    plain: dict[str, object] = {name: None if name in bad else value for name, value in message.items()}
-    return plain | {"non_finite": bad} if bad else plain
