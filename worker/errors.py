@@ -22,6 +22,12 @@ class VerificationFailed(GradstreamError):
     exit_code = 4
 
 
+class Conflict(GradstreamError):
+    """Somebody else was there first, with something else."""
+
+    exit_code = 5
+
+
 class Unreachable(GradstreamError):
     """Kafka or Redis did not answer within the deadline: `Transient` errors become this when time is up."""
 

@@ -13,8 +13,10 @@ from typing import Literal
 from tests.fakes.turn import MemoryTurn
 from worker.errors import StateCorrupted, StateMissing, Transient
 from worker.state import checkpoint as codec
-from worker.state.commit_log import LoggedCommit
+from worker.state.commit_log import LoggedCommit, to_fields
 from worker.state.keys import Keys
+from worker.state.moment import Moment
+from worker.state.redis_rewind import Rewind
 from worker.state.store import (
     Checkpoint,
     Commit,
@@ -47,6 +49,8 @@ class MemoryServer:
     failures: deque[Failure | None] = field(default_factory=deque)
     recipes: dict[str, dict[str, bytes]] = field(default_factory=dict)
     turns: dict[str, MemoryTurn] = field(default_factory=dict)
+    archived: dict[str, str] = field(default_factory=dict)
+    appended: int = 0  # places in a log are never used twice
     silent: bool = False
 
     def snapshot(self) -> "MemoryServer":
@@ -58,6 +62,7 @@ class MemoryServer:
             {model: set(numbers) for model, numbers in self.claimed.items()},
             recipes={model: dict(documents) for model, documents in self.recipes.items()},
             turns={model: MemoryTurn(turn.issued, turn.free) for model, turn in self.turns.items()},
+            archived=dict(self.archived),
         )
 
     def go_back(self, to: "MemoryServer") -> None:
@@ -65,7 +70,7 @@ class MemoryServer:
         past = to.snapshot()
         self.blobs, self.previous_partitions = past.blobs, past.previous_partitions
         self.logs, self.claimed, self.workers = past.logs, past.claimed, past.workers
-        self.recipes, self.turns = past.recipes, past.turns
+        self.recipes, self.turns, self.archived = past.recipes, past.turns, past.archived
 
 
 class MemoryStore:
@@ -207,6 +212,77 @@ class MemoryStore:
         said = self.server.workers.get(self.model, {})
         return [{"worker": worker} | facts for worker, facts in sorted(said.items())]
 
+    def snapshot(self) -> Moment:
+        state = self.server.blobs.get(self.keys.state)
+        if state is None:
+            raise self._missing()
+        return self._moment(state, {})
+
+    def previous(self) -> Moment | None:
+        state, old = self.server.blobs.get(self.keys.previous_state), self.server.previous_partitions.get(self.model)
+        return self._moment(state, {n: blob for n, blob in old.items() if blob}) if state and old else None
+
+    def _moment(self, state: bytes, replaced: Mapping[int, bytes]) -> Moment:
+        numbers = self.server.claimed.get(self.model, set())
+        partitions = {n: self.server.blobs[self.keys.partition(n)] for n in sorted(numbers)} | dict(replaced)
+        version = codec.read_version(state[: codec.IDENTITY_BYTES], self.keys.state)
+        for logged in reversed(self.server.logs.get(self.model, [])):
+            if logged.version == version:
+                return Moment(state, partitions, logged.id, logged.entry.committed_at)
+        return Moment(state, partitions)
+
+    def rewind(self, back: Rewind) -> Version:
+        blobs, claimed = self.server.blobs, self.server.claimed.setdefault(self.model, set())
+        try:
+            present = self.load()
+        except (StateCorrupted, StateMissing):
+            present = None
+        added = {n: stored.state for n in claimed - back.positions.keys() if (stored := self.load_partition(n))}
+        states = {**back.positions, **back.others(present, added)}
+        version = self._fresh_version()
+        version = Version(max(version.number, back.floor + 1), version.nonce)
+        blob, digest = codec.encode(replace(back.checkpoint, version=version), self.model)
+        blobs.pop(self.keys.previous_state, None)
+        self.server.previous_partitions.pop(self.model, None)
+        if present:
+            blobs[self.keys.previous_state] = blobs[self.keys.state]
+            old = {n: blobs.get(self.keys.partition(n), b"") for n in states}
+            self.server.previous_partitions[self.model] = old
+        blobs[self.keys.state] = blob
+        for n, state in states.items():
+            blobs[self.keys.partition(n)] = codec.encode_partition(state, Fence(version.nonce), self.model)
+            claimed.add(n)
+        self._log(back.checkpoint.version, version, digest, back.entry)
+        return version
+
+    def log_page(self, after: str, count: int) -> list[tuple[str, dict[bytes, bytes]]]:
+        log = self.server.logs.get(self.model, [])
+        return [(logged.id, _raw(logged)) for logged in log if _place(logged.id) > _place(after or "0-0")][:count]
+
+    def log_length(self) -> int:
+        return len(self.server.logs.get(self.model, []))
+
+    def version_at(self, place: str) -> str:
+        log = self.server.logs.get(self.model, [])
+        return next((str(logged.version) for logged in log if logged.id == place), "")
+
+    def archived(self) -> str:
+        return self.server.archived.get(self.model, "")
+
+    def note_archived(self, place: str, version: str) -> bool:
+        if self.version_at(place) != version:
+            return False
+        self.server.archived[self.model] = place
+        return True
+
+    def trim(self, version: str) -> int | None:
+        place, log = self.archived(), self.server.logs.get(self.model, [])
+        if not place or self.version_at(place) != version:
+            return None
+        kept = [logged for logged in log if _place(logged.id) >= _place(place)]
+        self.server.logs[self.model] = kept
+        return len(log) - len(kept)
+
     def _refusal(self, commit: Commit, mine: bytes) -> Committed | Moved | Fenced | None:
         """Return why nothing may be written (`Committed`: it was written before), or None."""
         seen = {number: self._identity(self.keys.partition(number)) for number in commit.partitions}
@@ -244,7 +320,8 @@ class MemoryStore:
 
     def _log(self, base: Version | None, version: Version, digest: str, entry: LogEntry) -> None:
         log = self.server.logs.setdefault(self.model, [])
-        log.append(LoggedCommit(f"{len(log) + 1}-0", base, version, digest, entry))
+        self.server.appended += 1
+        log.append(LoggedCommit(f"{self.server.appended}-0", base, version, digest, entry))
 
     def _fresh_version(self) -> Version:
         numbers = [logged.version.number for logged in self.server.logs.get(self.model, [])[-1:]]
@@ -278,3 +355,8 @@ class MemoryStore:
 def _place(text: str) -> tuple[int, int]:
     number, _, rest = text.partition("-")
     return int(number), int(rest or 0)
+
+
+def _raw(logged: LoggedCommit) -> dict[bytes, bytes]:
+    fields = to_fields(logged.base, logged.version, logged.digest, logged.entry)
+    return {name.encode(): value if isinstance(value, bytes) else value.encode() for name, value in fields.items()}

@@ -36,7 +36,7 @@ def reset(calls: Calls, empty: Checkpoint, entry: LogEntry) -> Version:
 
     def prepare() -> _Replacement:
         now, previous = calls.identities([calls.keys.state, calls.keys.previous_state])
-        version = _fresh_version(calls, now, previous)
+        version = fresh_version(calls, now, previous)
         blob, digest = codec.encode(replace(empty, version=version), calls.keys.model)
         partitions = dict.fromkeys(_all_partitions(calls), b"")
         fields = to_fields(None, version, digest, entry)
@@ -54,7 +54,7 @@ def restore_previous(calls: Calls, entry: LogEntry) -> Version:
     def prepare() -> _Replacement:
         now, blob, old = _read_previous(calls)
         before = codec.decode(blob, calls.keys.model, calls.keys.previous_state)
-        version = _fresh_version(calls, now, blob[: codec.IDENTITY_BYTES])
+        version = fresh_version(calls, now, blob[: codec.IDENTITY_BYTES])
         restored, digest = codec.encode(replace(before, version=version), calls.keys.model)
         partitions = {number: _under_fresh_fence(calls, number, old_blob, version) for number, old_blob in old.items()}
         fields = to_fields(before.version, version, digest, entry)
@@ -121,7 +121,7 @@ def _under_fresh_fence(calls: Calls, number: int, blob: bytes, version: Version)
     return codec.encode_partition(state, Fence(version.nonce), calls.keys.model)
 
 
-def _fresh_version(calls: Calls, *identities: bytes) -> Version:
+def fresh_version(calls: Calls, *identities: bytes) -> Version:
     """Return a version above every one that can still be read, so that numbers do not come round again."""
     numbers = [-1, _last_logged(calls)]
     for identity in identities:

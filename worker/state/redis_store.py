@@ -11,9 +11,10 @@ import msgspec
 
 from worker.errors import Transient
 from worker.state import checkpoint as codec
-from worker.state import redis_replace
+from worker.state import redis_log, redis_replace, redis_rewind
 from worker.state.commit_log import LoggedCommit, from_fields, to_fields
 from worker.state.keys import Keys
+from worker.state.moment import Moment
 from worker.state.redis_calls import Calls, atomic, flat, script
 from worker.state.redis_connect import REDIS_ERRORS, REPLY_LOST, Link, check_server
 from worker.state.redis_turn import RedisTurnQueue
@@ -215,6 +216,44 @@ class RedisStore:
             if int(until_ms) >= seconds * 1000 + micros // 1000:
                 alive.append({"worker": worker.decode()} | msgspec.json.decode(facts, type=dict[str, object]))
         return alive
+
+    # For the archive of the log, and for going back.
+
+    def snapshot(self) -> Moment:
+        """Return the state and all partitions of one moment. Raises `StateMissing`."""
+        return redis_rewind.snapshot(self._calls)
+
+    def previous(self) -> Moment | None:
+        """Return the moment before the last commit, None where it is not held any more."""
+        return redis_rewind.previous(self._calls)
+
+    def rewind(self, back: redis_rewind.Rewind) -> Version:
+        """Put a state of earlier and its positions back, under fresh identities; return the version it has now."""
+        return redis_rewind.rewind(self._calls, back)
+
+    def log_page(self, after: str, count: int) -> list[redis_log.Entry]:
+        """Return up to `count` raw log entries after a place ("": from the first on)."""
+        return redis_log.page(self._calls, after, count)
+
+    def log_length(self) -> int:
+        """Return how many entries the log has."""
+        return redis_log.length(self._calls)
+
+    def version_at(self, place: str) -> str:
+        """Return the version (`number:nonce`) that the log entry at a place made, "" where there is none."""
+        return redis_log.version_at(self._calls, place)
+
+    def archived(self) -> str:
+        """Return the place up to which the log is archived, "" where none was noted."""
+        return redis_log.archived(self._calls)
+
+    def note_archived(self, place: str, version: str) -> bool:
+        """Note that place; False where the log entry there is not the one that made this version."""
+        return redis_log.note_archived(self._calls, place, version)
+
+    def trim(self, version: str) -> int | None:
+        """Remove log entries before the archived place; None where that entry is not the one of this version."""
+        return redis_log.trim(self._calls, version)
 
     # What follows serves the calls above.
 

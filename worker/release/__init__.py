@@ -1,0 +1,1 @@
+"""What leaves the training: the artifact store, and later the versions that services read from it."""
