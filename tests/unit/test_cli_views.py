@@ -5,18 +5,20 @@ import zlib
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from worker.cli.connect import kafka_config, log_entry, quick_kafka_config, redis_store
 from worker.cli.dead_letters import _escaped, _parse, _text
 from worker.cli.output import figure, rfc3339
 from worker.cli.state import state_document
 from worker.cli.status import status_document
-from worker.cli.status_view import print_status
+from worker.cli.status_view import print_status, spans
 from worker.cli.topics import event_topics, missing_topics, other_topics
 from worker.errors import ConfigError, StateCorrupted
 from worker.learn.learner import Learner
 from worker.learn.model import initial_state
 from worker.learn.state import LearnerState
+from worker.observe.last_turns import LastTurns
 from worker.settings import Settings, load_settings
 from worker.spec import Feature, Hyper, Spec, read_spec
 from worker.state.checkpoint import digest
@@ -83,8 +85,9 @@ def test_status_adds_up_partitions_and_is_strict_json() -> None:
     document = status_document("m", checkpoint(learned()), partitions, [], None)
     plain = json.loads(json.dumps(document, allow_nan=False))
     assert list(plain) == [
-        "model", "state_version", "examples", "steps", "ledger", "evaluation", "health", "workers", "lag",
+        "model", "state_version", "examples", "steps", "ledger", "evaluation", "health", "workers", "turns", "lag",
     ]  # fmt: skip
+    assert plain["turns"] is None
     assert plain["ledger"] == {
         "consumed": 8, "trained": 6, "dead_lettered": 0, "expired": 0, "duplicate": 0, "late": 1, "withdrawn": 0,
         "control": 0, "pending": 1,
@@ -94,6 +97,70 @@ def test_status_adds_up_partitions_and_is_strict_json() -> None:
     assert plain["evaluation"]["mae"] is None
     assert set(plain["evaluation"]["windows"]) == {"100", "1000"}
     assert set(plain["health"]) == {"state", "reasons"}
+
+
+def alive(name: str, partitions: list[int], turns: dict[str, object], **more: object) -> dict[str, object]:
+    lag = {f"features:{n}": 3 for n in partitions}
+    return {"worker": name, "partitions": partitions, "lag": lag, "kernel": "numpy", "turns": turns} | more
+
+
+BUSY: dict[str, object] = {"count": 30, "wait_ms": 20.0, "examples": 800.0, "staleness": 2.0, "conflicts": 10}
+SLOW: dict[str, object] = {"count": 10, "wait_ms": 120.0, "examples": 400.0, "staleness": 6.0, "conflicts": 0}
+NONE = LastTurns().facts()
+
+
+def test_status_puts_the_turns_of_all_living_workers_together() -> None:
+    """A worker that took no turn counts as a worker, and moves no mean."""
+    workers: list[dict[str, object]] = [
+        alive("a", [0], BUSY),
+        alive("b", [1], SLOW),
+        alive("c", [], NONE),
+        {"worker": "older"},
+    ]
+    document = status_document("m", checkpoint(learned()), [], workers, None)
+    assert document["turns"] == {
+        "workers": 4,
+        "conflict_rate": 0.2,
+        "wait_ms": 45.0,
+        "examples": 700.0,
+        "staleness": 3.0,
+    }
+    assert document["workers"] == workers
+
+
+def test_turns_of_workers_that_took_none_are_undefined() -> None:
+    document = status_document("m", checkpoint(learned()), [], [alive("a", [], NONE)], None)
+    assert document["turns"] == {
+        "workers": 1, "conflict_rate": None, "wait_ms": None, "examples": None, "staleness": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 16])
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_worker_has_a_line_and_a_sentence_is_said_once(
+    count: int, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two of sixteen are idle for the same reason: it is told once, below, with their names."""
+    reason = "no partition is assigned to this worker"
+    workers = [alive(f"host-4711-{n}", [n, n + 16, n + 17], BUSY, notes=["look [here]"]) for n in range(count)]
+    workers += [alive(name, [], NONE, waits_for=reason) for name in ("spare-1", "spare-2")]
+    monkeypatch.setattr("worker.cli.status_view.console", lambda: Console(width=width, highlight=False, markup=False))
+    document = status_document("m", checkpoint(learned()), [], workers, None)
+    print_status(document, {}, None)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    rows = [line.split() for line in lines if line.startswith(("host-4711-", "spare-"))]
+    assert len(rows) == count + 2
+    assert rows[0] == ["host-4711-0", "0,", "16-17", "9", "20", "800", "2.0", "25%"]
+    assert rows[-1] == ["spare-2", "none", "-", "-", "-", "-", "-"]
+    text = " ".join(" ".join(lines).split())
+    assert text.count(reason) == text.count("look [here]") == 1
+    assert f"{reason} (spare-1, spare-2)" in text
+    assert f"turns 800 examples each, after waiting 20 ms; 2.0 turns of others in between; {0.25:.1%} learned" in text
+
+
+def test_partitions_that_follow_each_other_are_written_as_a_span() -> None:
+    assert [spans(numbers) for numbers in ([], [3], [1, 0], [0, 1, 2, 3, 7, 9, 10])] == ["", "3", "0-1", "0-3, 7, 9-10"]
 
 
 @pytest.mark.parametrize("rows", [0, 200])
@@ -111,7 +178,7 @@ def test_status_for_people_shows_everything(rows: int, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     for words in ("version 7", "Kafka does not answer", "2023-11-14T22:13:20.000Z", "train.reduction", "pending"):
         assert words in out
-    for words in ("w-1", "0, 1", "labels", "look [here]"):
+    for words in ("w-1 on here", "0-1", "waits  labels", "note   look [here]", "turns       none yet"):
         assert words in out
     assert ("log loss" in out) is bool(rows)
     document["workers"], document["lag"] = [], {"features:0": 12_000, "labels:0": 0}

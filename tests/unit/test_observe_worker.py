@@ -4,6 +4,7 @@ import json
 import math
 import random
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from worker.learn.evaluation import summary
 from worker.learn.state import LearnerState
 from worker.observe import catalogue as c
 from worker.observe.endpoint import Pulse
+from worker.observe.last_turns import KEPT
 from worker.observe.prometheus import Identity, Meters
 from worker.observe.worker import WorkerObserver
 from worker.spec import Feature, Hyper, Spec
@@ -39,7 +41,7 @@ class Watched:
         self.metrics = FakeMetricsTopic()
         self.announced: list[dict[str, Any]] = []
         roles = {topic: topic for topic in rig.topics}
-        facts = {"model": "m", "worker": "w"}
+        facts = {"model": "m", "worker": "w", "kernel": "numpy"}
         self.observer = WorkerObserver(
             self.meters, Pulse(), self.metrics, lambda said: self.announced.append(dict(said)), facts, rig.spec.task,
             roles, metrics_every_s,
@@ -64,10 +66,10 @@ class Watched:
         return next((state for (state,), shown in self.series(c.HEALTH.name).items() if shown), "")
 
 
-def _filled(rig: Rig) -> Rig:
+def _filled(rig: Rig, partitions: int = 1) -> Rig:
     for event in JOINED:
         key = event.key.encode() if event.key is not None else None
-        rig.append(event.topic, event.value, key=key)
+        rig.append(event.topic, event.value, key=key, partition=zlib.crc32(key or b"") % partitions)
     return rig
 
 
@@ -152,6 +154,10 @@ def test_what_is_shown_of_a_partition_ends_when_it_goes_and_begins_when_it_comes
     assert shown[0] | shown[1] == both
     assert not shown[0] & shown[1]
     assert ("3", "features") in shown[1]
+    assert [w.series(c.PARTITIONS.name)[()] for w in (first, second)] == [len(places) / 2 for places in shown]
+    assert [w.series(c.TOPIC_PARTITIONS.name)[()] for w in (first, second)] == [4, 4]
+    assert first.series(c.CLAIMS.name)[()] == 4
+    assert first.announced[-1]["partitions"] == sorted({int(n) for n, _ in shown[0]})
     assert first.announced[-1]["lag"].keys() == {f"{topic}:{n}" for n, topic in shown[0]}
     assert first.series(c.PENDING.name) == {("features",): 0, ("labels",): 0}
     assert second.series(c.PENDING.name) == {("features",): 1, ("labels",): 0}
@@ -173,8 +179,51 @@ def test_a_worker_that_is_left_without_partitions_shows_none() -> None:
         second.worker.rounds(1)
     assert rig.ledger().trained == 2
     assert first.series(c.LAG.name) == {}
+    assert first.series(c.PARTITIONS.name)[()] == 0
+    assert first.announced[-1]["partitions"] == []
     assert first.series(c.PENDING.name) == {("features",): 0, ("labels",): 0}
     assert second.series(c.LAG.name) == {("0", "features"): 0, ("0", "labels"): 0}
+
+
+# -- turns ------------------------------------------------------------------------------------------------------------
+
+
+def test_turns_of_two_workers_are_told_by_each() -> None:
+    """What others committed in between is this one's staleness; the last turns go into what it announces."""
+    rig = _filled(Rig(rules=RULES, partitions=2, pace=QUICK), partitions=2)
+    first, second = Watched(rig), Watched(rig)
+    for _ in range(60):
+        first.worker.rounds(1)
+        second.worker.rounds(1)
+    told = [watched.announced[-1] for watched in (first, second)]
+    commits = [
+        watched.series(c.TURNS.name)["committed",] + watched.series(c.TURNS.name)["without_token",]
+        for watched in (first, second)
+    ]
+    log = [one for one in rig.store.commit_log() if one.entry.kind == "train"]
+    assert min(commits) > 0
+    assert sum(commits) == len(log)
+    for watched, count, facts in zip((first, second), commits, told, strict=True):
+        for name in ("wait_seconds", "examples", "staleness"):
+            assert watched.series(f"gradstream_turn_{name}_count")[()] == count
+        assert facts["turns"]["count"] == min(count, KEPT)
+        assert facts["kernel"] == "numpy"
+    learned = sum(watched.series("gradstream_turn_examples_sum")[()] for watched in (first, second))
+    assert learned == rig.store.load().learner.examples
+    assert sum(watched.series("gradstream_turn_staleness_sum")[()] for watched in (first, second)) > 0
+
+
+def test_a_state_that_went_back_is_counted_and_announced() -> None:
+    rig = _filled(Rig(rules=RULES, pace=QUICK))
+    watched = Watched(rig)
+    watched.worker.rounds(2)
+    kept = rig.server.snapshot()
+    watched.worker.rounds(20)
+    rig.server.go_back(kept)
+    watched.worker.drain()
+    assert watched.series(c.WENT_BACK.name)[()] == 1
+    assert watched.announced[-1]["went_back"] == 1
+    assert any("went back" in note for note in watched.announced[-1]["notes"])
 
 
 # -- numbers that are not what they should be -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def status(config: Config = None, sets: Set = None, as_json: Json = False, _debug: Debug = False) -> None:
     """Show what has been learned, how well, and by whom.
 
-    State version, examples, ledger, evaluation, health, workers and lag. Needs no running worker, and no Kafka.
+    State version, examples, ledger, evaluation, health, workers, turns and lag. Needs no running worker, and no Kafka.
 
     Example:
       gradstream status
@@ -49,6 +49,7 @@ def status_document(
 
     from worker.learn.evaluation import summary
     from worker.learn.health import health
+    from worker.observe.last_turns import together
     from worker.spec import read_spec
 
     learned = checkpoint.learner
@@ -66,6 +67,7 @@ def status_document(
             last_skipped=int(learned.arrays["counters.last_skipped"][0]),
         ),
         "workers": workers,
+        "turns": together(workers),
         "lag": lag,
     }
 

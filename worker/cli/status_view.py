@@ -1,6 +1,6 @@
 """How `status` looks to people: one screen, quiet, the important first."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.columns import Columns
@@ -17,6 +17,8 @@ _COLOURS = {
     "diverging": "red",
     "non_finite": "red",
 }
+MANY_CONFLICTS = 0.2  # as the alert ConflictsMany
+_REMARKS = ("kernel", "waits", "note")
 _MEASURES = {
     "log_loss": "log loss",
     "normalized_entropy": "normalised entropy",
@@ -51,6 +53,8 @@ def _head(document: Mapping[str, Any], clocks: Mapping[str, int], difference: st
     )
     made.add_row("health", _health(document["health"]))
     made.add_row("lag", _lag(document["lag"]))
+    if document["turns"]:
+        made.add_row("turns", _turns(document["turns"]))
     if clocks:
         made.add_row("event time", Text("\n".join(f"{rfc3339(clock)}  {topic}" for topic, clock in clocks.items())))
     if difference:
@@ -95,15 +99,72 @@ def _ledger(ledger: Mapping[str, int]) -> Table:
     return made
 
 
-def _workers(workers: list[dict[str, Any]]) -> Table | Text:
+def _turns(turns: Mapping[str, Any]) -> Text:
+    """Say in one line how the living workers get on with each other; a mean of their last turns."""
+    if turns["wait_ms"] is None:
+        return Text("none yet")
+    made = Text(f"{figure(round(turns['examples']))} examples each, after waiting {_short(turns['wait_ms'])} ms")
+    made.append(f"; {_short(turns['staleness'])} turns of others in between")
+    share = turns["conflict_rate"]
+    return made.append(f"; {share:.1%} learned again", style="yellow" if share > MANY_CONFLICTS else "")
+
+
+def _workers(workers: list[dict[str, Any]]) -> RenderableType:
     if not workers:
         return Text("no worker is running", style="dim")
-    made = table("worker", "host", "partitions", "waits for", "notes")
+    numbers = ("lag", "wait ms", "examples", "staleness", "again")
+    made = table("worker", "partitions", *numbers, right=numbers)
+    for column in made.columns[2:]:
+        column.no_wrap = True  # names and lists of partitions fold, numbers are read in columns
     for worker in workers:
-        partitions = ", ".join(str(number) for number in worker.get("partitions", ()))
-        notes = "\n".join(str(note) for note in worker.get("notes", ()))
+        turns, partitions = worker.get("turns") or {}, worker.get("partitions") or ()
+        again = f"{turns['conflicts'] / (turns['conflicts'] + turns['count']):.0%}" if turns.get("count") else "-"
         made.add_row(
-            Text(str(worker["worker"])), Text(str(worker.get("host", "-"))), partitions or "-",
-            Text(str(worker.get("waits_for") or "-")), Text(notes or "-"),
+            _who(worker), spans(partitions) if partitions else Text("none", style="dim"),
+            figure(sum(worker["lag"].values())) if partitions and worker.get("lag") else "-",
+            *(_short(turns.get(name)) for name in ("wait_ms", "examples", "staleness")), again,
         )  # fmt: skip
-    return made
+    return Group(made, *_remarks(workers))
+
+
+def _who(worker: Mapping[str, Any]) -> Text:
+    name, host = str(worker["worker"]), str(worker.get("host", ""))
+    made = Text(name)
+    return made if not host or name.startswith(host) else made.append(f" on {host}", style="dim")
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Write `0-3, 7` for 0, 1, 2, 3, 7: sixteen workers of a topic with 256 partitions still fit on a screen."""
+    found: list[list[int]] = []
+    for number in sorted(numbers):
+        if found and number == found[-1][-1] + 1:
+            found[-1][1:] = [number]
+        else:
+            found.append([number])
+    return ", ".join("-".join(str(end) for end in span) for span in found)
+
+
+def _remarks(workers: list[dict[str, Any]]) -> list[RenderableType]:
+    """Return what workers wait for and have to say: a sentence once, with the names of those who say it."""
+    said_by: dict[tuple[str, str], list[str]] = {}
+    for worker in workers:
+        waits, notes = worker.get("waits_for"), worker.get("notes", ())
+        said = [("kernel", str(worker["kernel"]))] if worker.get("kernel") else []
+        said += [("waits", str(waits))] if waits else []
+        for remark in [*said, *(("note", str(note)) for note in notes)]:
+            said_by.setdefault(remark, []).append(str(worker["worker"]))
+    made = facts()
+    for (kind, sentence), names in sorted(said_by.items(), key=lambda item: _REMARKS.index(item[0][0])):
+        text = Text(sentence)
+        if len(names) < len(workers):
+            others = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            text.append(f"  ({', '.join(names[:3])}{others})", style="dim")
+        made.add_row(kind, text)
+    return [Text(), made] if made.row_count else []
+
+
+def _short(value: float | None) -> str:
+    """Write a mean: a tenth matters below ten only."""
+    if value is None:
+        return "-"
+    return f"{value:.1f}" if value < 10 else figure(round(value))
