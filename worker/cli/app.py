@@ -35,6 +35,11 @@ _LINEAGE = """How a version came to be, and the proof of it.
 Example:
   gradstream lineage verify
 """
+_TRAIN = """Go back to an earlier state.
+
+Example:
+  gradstream train rollback --to 412 --dry-run
+"""
 
 
 def _new(help_text: str) -> typer.Typer:
@@ -53,7 +58,18 @@ def _kept_lines(text: str) -> str:
 
 def command() -> Any:
     """Build the command line."""
-    from worker.cli import config, dead_letters, demo, init, lineage, state, status, worker
+    from worker.cli import (
+        config,
+        dead_letters,
+        demo,
+        init,
+        lineage,
+        lineage_archive,
+        state,
+        status,
+        train,
+        worker,
+    )
 
     app = _new(_kept_lines(_HELP))
 
@@ -88,6 +104,12 @@ def command() -> Any:
     app.add_typer(letters, name="dead-letters")
     proofs = _new(_kept_lines(_LINEAGE))
     _add(proofs, "verify", lineage.verify)
+    _add(proofs, "archive", lineage_archive.archive)
+    _add(proofs, "list", lineage_archive.list_archive)
     app.add_typer(proofs, name="lineage")
+    training = _new(_kept_lines(_TRAIN))
+    training.callback()(lambda: None)  # else a group of one command would be that command
+    _add(training, "rollback", train.rollback)
+    app.add_typer(training, name="train")
     _add(app, "config", config.config)
     return typer.main.get_command(app)

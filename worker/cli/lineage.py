@@ -71,7 +71,7 @@ def _verified(loaded: "Settings", number: int | None) -> "tuple[Version, Path, V
     from worker.stream.kafka.reader import KafkaReader
 
     store = ready_store(loaded)
-    current, log = store.load(), lineage_log(store)
+    current, log = store.load(), lineage_log(store, loaded)
     chain = Chain(log.entries())
     version = chain.find(current.version.number if number is None else number, current.version)
     path = chain.path(version)

@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from worker.recipe import Recipe
+    from worker.settings import Settings
     from worker.state.commit_log import LoggedCommit
     from worker.state.redis_store import RedisStore
 
@@ -18,17 +19,10 @@ class Log(Protocol):
     def recipe(self, digest: str) -> "Recipe | None": ...
 
 
-class _OfRedis:
-    def __init__(self, store: "RedisStore") -> None:
-        self._store = store
+def lineage_log(store: "RedisStore", settings: "Settings") -> Log:
+    """Return the log of the model: what Redis has, and before it the archive where `release.store` names one."""
+    from worker.lineage.archive import LineageLog
+    from worker.release.artifacts import open_artifacts
 
-    def entries(self) -> "Iterator[LoggedCommit]":
-        return self._store.commit_log()
-
-    def recipe(self, digest: str) -> "Recipe | None":
-        return self._store.recipe(digest)
-
-
-def lineage_log(store: "RedisStore") -> Log:
-    """Return the log of the model."""
-    return _OfRedis(store)
+    place = settings.release.store
+    return LineageLog(store, open_artifacts(place, settings.model.name) if place else None)

@@ -13,7 +13,10 @@ from worker.settings import fields
 from worker.settings.rules import BUILT
 
 # Keys of parts that are not built: setting them is refused, so offering them would be a trap.
-ABSENT = ("model.classes", "train.l1", "train.ftrl_beta", "release.")
+ABSENT = (
+    "model.classes", "train.l1", "train.ftrl_beta", "release.export_every_examples", "release.producer_key",
+    "release.policy", "release.trust",
+)  # fmt: skip
 
 _HEAD = """\
 # Settings of Gradstream. Every key is here with its default; a value can be overridden by a variable
@@ -159,5 +162,6 @@ _PAGE_TAIL = """
 
 Refused with exit code 2, never ignored: `model.task = "multiclass"` and `model.classes`, any `train.optimizer` but
 `sgd` (so `train.l1` and `train.ftrl_beta` too), `stream.client = "confluent-kafka"`, any `stream.content_type` but
-`application/json`, `join.on_expiry = "fake_negative_weighted"`, and every key of `[release]`.
+`application/json`, `join.on_expiry = "fake_negative_weighted"`, object stores as `release.store`, and every other key
+of `[release]`.
 """

@@ -40,8 +40,10 @@ def _not_built(settings: Settings, origins: Mapping[str, str]) -> Iterator[Probl
     if settings.train.ftrl_beta != 1.0:
         yield "train.ftrl_beta", "ftrl_beta needs optimizer ftrl, which is not in this version: remove it"
     for dotted in origins:
-        if dotted.startswith("release."):
+        if dotted.startswith("release.") and dotted != "release.store":
             yield dotted, "releases are not in this version of gradstream: remove it"
+    if "://" in settings.release.store and not settings.release.store.startswith("file:///"):
+        yield "release.store", "object stores are not in this version of gradstream: use file:///… or a path"
 
 
 def _kernel(settings: Settings) -> Iterator[Problem]:

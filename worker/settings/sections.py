@@ -315,9 +315,14 @@ class Observe(Section):
 
 
 class Release(Section):
-    """How versions reach services. Not in this version: any key that is set is refused."""
+    """What outlasts Redis: the archived commit log and kept states."""
 
-    store: str = Field(default="", description="where versions are kept")
+    store: str = Field(
+        default="",
+        max_length=4096,
+        description='folder of the artifact store, created when it is needed; "": none',
+        json_schema_extra={"allowed": "file:///… or a path"},
+    )
     export_every_examples: int = Field(default=0, ge=0, description="examples between exports")
     producer_key: str = Field(default="gate.key", description="file of the producer's key")
     policy: str = Field(default="policy.toml", description="file of the policy")
