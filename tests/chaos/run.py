@@ -120,6 +120,7 @@ class Run:
         begun = time.monotonic()
         chaos.schedule(plan.faults, begun)
         self._until(chaos, lambda: time.monotonic() > begun + plan.seconds, plan.seconds + 60, "the play is over")
+        watch.end_silence()
         chaos.end()
         sender.join(60)
         if sender.problem:

@@ -47,6 +47,11 @@ class Watch:
         """From now on the time without a commit counts."""
         self._changed = self._peace = time.monotonic()
 
+    def end_silence(self) -> None:
+        """From now on it does not: there may be nothing left to commit."""
+        self._note_silence()
+        self._changed = self._peace = 0.0
+
     def lost_bytes(self, seconds: float) -> int:
         """Return by how much the append-only file grew in the last `seconds` before Redis went away."""
         if not self._sizes:
