@@ -41,7 +41,8 @@ def _run(make: Callable[..., Model], events: Model, workers: int, examples: int)
         worker.wait()
     learned = model.store.load().learner.examples
     if learned != examples or any(worker.process.returncode for worker in started):
-        raise SystemExit(f"{workers} workers learned {learned} of {examples} examples")
+        ends = [(worker.process.returncode, worker.lines()[-1:]) for worker in started]
+        raise SystemExit(f"{workers} workers learned {learned} of {examples} examples: {ends}")
     return together(list(model.store.commit_log()), workers)
 
 
