@@ -149,10 +149,14 @@ class Turns:
         return {}
 
     def _catch_up(self) -> int:
-        """Load what others committed since; return how many versions that was. A token names the newest one."""
-        if self.queue.token == str(self.checkpoint.version):
-            return 0
-        return self._reload() if self.patience(self.store.version) != self.checkpoint.version else 0
+        """Load what others committed since; return how many versions that was.
+
+        A token that a commit has passed on names the newest version, which saves the question; a new one does not.
+        """
+        token, mine = self.queue.token, self.checkpoint.version
+        if ":" in token:
+            return 0 if token == str(mine) else self._reload()
+        return 0 if self.patience(self.store.version) == mine else self._reload()
 
     def look(self) -> None:
         """Notice, with nothing to commit, that the store went back, was reset, or lost the state.
