@@ -60,12 +60,16 @@ class Stack:
         )
         return done.stdout
 
-    def services(self) -> dict[str, dict[str, object]]:
-        rows = [json.loads(line) for line in self.compose("ps", "--all", "--format", "json").splitlines()]
-        return {row["Service"]: row for row in rows}
+    def containers(self) -> list[dict[str, object]]:
+        return [json.loads(line) for line in self.compose("ps", "--all", "--format", "json").splitlines()]
 
-    def worker_url(self) -> str:
-        done = run("docker", "compose", "--project-name", self.project, "port", "worker", "9108", env=self.env)
+    def services(self) -> dict[str, dict[str, object]]:
+        """Return one container of each service."""
+        return {str(row["Service"]): row for row in self.containers()}
+
+    def worker_url(self, index: int = 1) -> str:
+        place = ("port", "--index", str(index), "worker", "9108")
+        done = run("docker", "compose", "--project-name", self.project, *place, env=self.env)
         if done.returncode:
             raise ConnectionError(done.stderr)  # it is being started again
         return f"http://{done.stdout.strip()}"
@@ -157,7 +161,7 @@ def test_prometheus_accepts_its_configuration_and_every_alert_passes_its_cases()
 
 
 def test_a_worker_in_the_stack_learns_what_a_producer_on_the_host_sends(stack: Stack) -> None:
-    """Joined examples are learned, every panel of the dashboard has data, and the worker ends well when asked to."""
+    """Joined examples are learned, every panel has data, more workers share the partitions, and they end when asked."""
     send_events(f"localhost:{stack.kafka}")
 
     def value(name: str) -> float:
@@ -184,8 +188,16 @@ def test_a_worker_in_the_stack_learns_what_a_producer_on_the_host_sends(stack: S
         else:
             wait_until(lambda found=found: bool(found()), 60)  # type: ignore[misc]
 
+    stack.compose("up", "--detach", "--no-build", "--scale", "worker=3")
+    shared = "sum(gradstream_partitions) == max(gradstream_topic_partitions) and count(gradstream_partitions > 0) == 3"
+    wait_until(holds(lambda: bool(stack.ask_prometheus('count(up{job="gradstream"} == 1) == 3'))), 120)
+    wait_until(holds(lambda: bool(stack.ask_prometheus(shared))), 60)
+    addresses = {stack.worker_url(index) for index in (1, 2, 3)}
+    assert len(addresses) == 3
+    assert all(json.loads(get(f"{address}/readyz"))["ready"] is True for address in addresses)
+
     assert stack.services()["init"]["ExitCode"] == 0
     assert stack.compose("exec", "--no-TTY", "worker", "id", "--user").strip() == "10001"
 
     stack.compose("stop", "worker")
-    assert stack.services()["worker"]["ExitCode"] == 0
+    assert [row["ExitCode"] for row in stack.containers() if row["Service"] == "worker"] == [0, 0, 0]
