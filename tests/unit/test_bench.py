@@ -246,3 +246,10 @@ def test_two_workers_are_measured_while_both_are_at_work() -> None:
     assert two_workers.together(log, 2) == 75.0
     with pytest.raises(SystemExit, match="1 of 2 workers"):
         two_workers.together(log[:1], 2)
+
+
+def test_percentiles_are_measured_values() -> None:
+    seconds = [float(n) for n in range(20, 0, -1)]
+    assert takeover.percentile(seconds, 0.5) == 10.0
+    assert takeover.percentile(seconds, 0.99) == 20.0
+    assert takeover.percentile([3.0], 0.99) == 3.0
