@@ -22,6 +22,7 @@ from ops.bench import (
     learner,
     memory,
     report,
+    takeover,
     two_workers,
 )
 from ops.bench.figure import Figure, cost, rate, timed
