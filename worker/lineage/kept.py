@@ -64,7 +64,7 @@ def keep(artifacts: Artifacts, model: str, moment: Moment) -> Kept:
         partitions={number: artifacts.put(blob) for number, blob in sorted(moment.partitions.items())},
     )
     try:
-        artifacts.write_once(name, sealed(_MAGIC, msgspec.json.encode(kept, order="deterministic")))
+        artifacts.write_once(name, sealed(_MAGIC, msgspec.json.encode(kept)))
     except Conflict:  # another one kept the same version in between; a claim may have changed a fence, nothing else
         return _read(artifacts, model, name)
     return kept

@@ -90,8 +90,12 @@ class Segments:
 
     def head(self) -> Segment | None:
         """Return the last segment, None where there is none."""
-        numbers = [int(found[1]) for name in self._artifacts.names(FOLDER) if (found := _NAME.fullmatch(name))]
-        return self.read(max(numbers)) if numbers else None
+        last = self._last()
+        return self.read(last) if last else None
+
+    def _last(self) -> int:
+        numbers = (int(found[1]) for name in self._artifacts.names(FOLDER) if (found := _NAME.fullmatch(name)))
+        return max(numbers, default=0)
 
     def read(self, number: int) -> Segment:
         """Return one segment. Raises `VerificationFailed` where its bytes are not what was written."""
@@ -112,9 +116,17 @@ class Segments:
     def since(self, before: Segment | None) -> Iterator[Segment]:
         """Yield the segments after one (None: from the first on), as far as there are any now.
 
-        Raises `VerificationFailed` where one does not name the one before.
+        Raises `VerificationFailed` where one is missing, or does not name the one before.
         """
-        while self._artifacts.exists(name_of(number := before.header.number + 1 if before else 1)):
+        last = 0 if before else self._last()
+        while True:
+            number = before.header.number + 1 if before else 1
+            if not self._artifacts.exists(name_of(number)):
+                if number < last:
+                    raise VerificationFailed(
+                        f"{self._artifacts.place}: segment {number} is missing: put it back from a copy of the store"
+                    )
+                return
             segment = self.read(number)
             if segment.header.previous != (before.digest if before else ""):
                 raise VerificationFailed(

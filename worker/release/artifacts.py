@@ -202,6 +202,6 @@ def _ours(error: OSError, path: Path) -> GradstreamError:
             f"no permission for {path}: let this user write there (a file system without hard links will not do), or "
             f"change release.store"
         )
-    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTSUP):
+    if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOTSUP):
         return ConfigError(f"release.store can not be used, {path}: {error.strerror}")
     return Transient(f"{path}: {error.strerror}")
