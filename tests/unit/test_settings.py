@@ -246,7 +246,9 @@ REFUSED = [
     ("stream.client", "confluent-kafka", "not in this version"),
     ("stream.content_type", "application/msgpack", "not in this version"),
     ("join.on_expiry", "fake_negative_weighted", "not in this version"),
-    ("release.store", "file:///tmp/x", "not in this version"),
+    ("release.store", "s3://bucket/x", "object stores are not in this version"),
+    ("release.store", "file://host/x", "object stores are not in this version"),
+    ("release.trust", "trust.json", "not in this version"),
     ("release.policy", "policy.toml", "not in this version"),
     # Unknown:
     ("train.learning_rat", "0.1", "did you mean train.learning_rate?"),
