@@ -88,17 +88,23 @@ class FileArtifacts:
 
     def put(self, content: bytes) -> str:
         digest = sha256(content)
-        self.write_once(_blob(digest), content)
+        try:
+            self.write_once(_blob(digest), content)
+        except Conflict as other:
+            raise self._damaged(digest) from other
         return digest
 
     def get(self, digest: str) -> bytes:
         content = self.read(_blob(digest))
         if sha256(content) != digest:
-            raise VerificationFailed(
-                f"{self._root / _blob(digest)} is damaged: its content is not that of its digest; put the file back "
-                f"from a copy of the store"
-            )
+            raise self._damaged(digest)
         return content
+
+    def _damaged(self, digest: str) -> VerificationFailed:
+        return VerificationFailed(
+            f"{self._root / _blob(digest)} is damaged: its content is not that of its digest; put the file back from a "
+            f"copy of the store"
+        )
 
     def write_once(self, name: str, content: bytes) -> bool:
         path = self._path(name)
