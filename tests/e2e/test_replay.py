@@ -115,6 +115,9 @@ def test_every_commit_of_many_workers_at_a_live_edge_is_retrained_bit_for_bit(
     assert min(ledger.trained, ledger.expired if on_expiry == "drop" else ledger.late, ledger.duplicate) > 0
     followed = sum(b"\x80" in zlib.decompress(c.entry.consumed.order)[1::2] for c in log)
     assert (followed > 0) == (idle == "advance"), "an idle side that follows the other clock is in the log as well"
+    told = world.json("lineage", "verify")
+    assert told["equal"]
+    assert (told["digest"], told["commits"]) == (log[-1].digest, len(log))
 
 
 def _disturbed(world: World) -> int:

@@ -65,6 +65,19 @@ class Chain:
             raise ConfigError(f"there is no state version {number}: {known}")
         return found[-1]
 
+    def digest(self, version: Version) -> str | None:
+        """Return what the log says of the state of this version, None where it is not in the log."""
+        link = self._links.get(version)
+        return link.digest if link else None
+
+    def stands_on(self, version: Version, base: Version) -> bool:
+        """Say whether `base` is the version, or one that it was made from."""
+        at: Version | None = version
+        while at is not None and at != base:
+            link = self._links.get(at)
+            at = link.base if link else None
+        return at is not None
+
     def path(self, version: Version, start: Version | None = None) -> Path:
         """Return the way to `version` from its root, or from the version after `start`.
 

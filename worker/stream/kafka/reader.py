@@ -9,6 +9,7 @@ from worker.errors import OffsetsLost, Transient
 from worker.stream.kafka import guards
 from worker.stream.kafka.batches import nothing
 from worker.stream.kafka.connection import KafkaConfig, consumer_arguments, opened, translated
+from worker.stream.positions import PartitionState
 from worker.stream.records import Records, TopicPartition
 
 _POLL_MS = 500
@@ -51,8 +52,12 @@ class KafkaReader:
     def close(self) -> None:
         self._consumer.close(autocommit=False, timeout_ms=1_000)
 
-    def beginning_offset(self, source: TopicPartition) -> int:
-        """Return the first offset that the log still has."""
+    def beginning_offsets(self, state: PartitionState) -> dict[TopicPartition, int]:
+        """Return the first offsets that the log still has of a partition's topics."""
+        sources = [TopicPartition(side.topic, state.partition) for side in state.sides]
+        return {source: self._beginning_offset(source) for source in sources}
+
+    def _beginning_offset(self, source: TopicPartition) -> int:
         client_source = ClientPartition(*source)
         with translated(f"asking where topic {source.topic}, partition {source.partition} begins"):
             return int(self._consumer.beginning_offsets([client_source], timeout_ms=_ANSWER_MS)[client_source])
@@ -62,7 +67,7 @@ class KafkaReader:
         if source != self._source:  # one at a time: what was fetched of others is fetched again when it is wanted
             self._consumer.assign([client_source])
             self._source = source
-            if offset < (begin := self.beginning_offset(source)):
+            if offset < (begin := self._beginning_offset(source)):
                 self._source = None
                 raise OffsetsLost(
                     f"topic {source.topic}, partition {source.partition}: offset {offset} is needed and the log begins "
