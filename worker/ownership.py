@@ -76,7 +76,8 @@ class Ownership:
             return self._pairing.problem
         if self._pairing.whole and self._fenced_at is not None:
             return (
-                "other workers have the partitions of this one: it waits until its group confirms that it is a member"
+                "what this worker held has another owner or was put back: it waits until its group confirms that it "
+                "is a member"
             )
         if assigned or not self.source.confirmed_since(self._moved_at):
             return None
