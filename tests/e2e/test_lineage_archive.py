@@ -12,8 +12,8 @@ import pytest
 from kafka import TopicPartition as ClientPartition
 from kafka.admin import KafkaAdminClient
 
-from tests.e2e.streams import T0
-from tests.e2e.world import NewWorld, World, feature, label, wait_for, worlds
+from tests.e2e.pairs import Pairs
+from tests.e2e.world import NewWorld, World, wait_for, worlds
 from worker.stream.kafka.connection import KafkaConfig, client_arguments
 from worker.stream.positions import Ledger
 
@@ -26,29 +26,6 @@ SMALL: list[dict[str, object]] = [{"name": "x1"}]
 def new_world(apache_kafka: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewWorld]:
     with worlds(apache_kafka, redis_url, tmp_path_factory, SMALL) as make:
         yield lambda **changes: make(release__store=f"file://{tmp_path_factory.mktemp('store')}", **changes)
-
-
-class Pairs:
-    """Events that are told apart: each pair is one example."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.sent = 0
-
-    def send(self, count: int) -> None:
-        events = []
-        for i in range(self.sent, self.sent + count):
-            ts = T0 + i * 1000
-            events += [feature(f"p-{i}", ts, x1=float(i % 7)), label(f"p-{i}", ts + 500, i % 2)]
-        self.sent += count
-        self.world.send(events)
-
-    def learned(self) -> None:
-        """Wait until all are learned, and see that each was learned once."""
-        expected = Ledger(consumed=2 * self.sent, trained=2 * self.sent)
-        wait_for(lambda: self.world.ledger().consumed >= expected.consumed, f"{self.sent} pairs are learned", 90)
-        assert self.world.ledger() == expected
-        assert self.world.checkpoint().learner.examples == self.sent
 
 
 def refused(world: World, *arguments: str) -> tuple[int, str]:

@@ -14,13 +14,12 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient
 from kafka.admin._groups import MemberToRemove
 
-from tests.e2e.streams import T0
-from tests.e2e.world import Child, NewWorld, World, feature, label, wait_for, worlds
+from tests.e2e.pairs import Pairs
+from tests.e2e.world import Child, NewWorld, World, wait_for, worlds
 from tests.services.kafka import ContainerKafka
 from tests.services.link import Link
 from tests.services.redis import RedisServer
 from worker.stream.kafka.connection import KafkaConfig, client_arguments
-from worker.stream.positions import Ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(240)]
 
@@ -32,32 +31,6 @@ SHARE = 0.2  # of a core, several times what an idle worker takes: the machine i
 def new_world(apache_kafka: str, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewWorld]:
     with worlds(apache_kafka, redis_url, tmp_path_factory, SMALL) as make:
         yield make
-
-
-class Pairs:
-    """Events of a world that are told apart from all others: each pair is one example, learned once."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.sent = 0
-
-    def send(self, count: int, *partitions: int) -> None:
-        """Send pairs, by turns into these partitions (default: all)."""
-        turns = partitions or tuple(range(self.world.partitions))
-        events = []
-        for i in range(self.sent, self.sent + count):
-            ts, partition = T0 + i * 1000, turns[i % len(turns)]
-            events += [feature(f"p-{i}", ts, x1=float(i % 7)), label(f"p-{i}", ts + 500, i % 2)]
-            events[-2:] = [event._replace(partition=partition) for event in events[-2:]]
-        self.sent += count
-        self.world.send(events)
-
-    def learned(self) -> None:
-        """Wait until all of them are learned, and see that each was learned once."""
-        expected = Ledger(consumed=2 * self.sent, trained=2 * self.sent)
-        wait_for(lambda: self.world.ledger().consumed >= expected.consumed, f"{self.sent} pairs are learned", 90)
-        assert self.world.ledger() == expected
-        assert self.world.checkpoint().learner.examples == self.sent
 
 
 def start(world: World, *arguments: str, **changes: object) -> Child:
