@@ -29,7 +29,7 @@ def equal(count: int) -> dict[str, int]:
 def test_only_partitions_with_every_topic_are_whole() -> None:
     group = Group()
     group.pairing.look(assigned(features=[0, 1], labels=[0, 1]), equal(4), 0.0)
-    assert (group.pairing.whole, group.pairing.split, group.pairing.problem) == ({0, 1}, frozenset(), None)
+    assert (group.pairing.whole, group.pairing.split, group.pairing.problem) == (frozenset({0, 1}), frozenset(), None)
     assert not group.notes
 
 
@@ -39,13 +39,17 @@ def test_topics_that_differ_are_named_once_and_what_is_not_whole_is_left_alone_f
     for now in (1.0, 2.0, 1_000.0):
         group.confirmed_at = now
         group.pairing.look(assigned(features=[0, 1, 2], labels=[0, 1]), {"features": 6, "labels": 4}, now)
-    assert (group.pairing.whole, group.pairing.split) == ({0, 1}, {2})
+    assert (group.pairing.whole, group.pairing.split) == (frozenset({0, 1}), frozenset({2}))
     assert group.pairing.problem
     assert "features has 6, labels has 4" in group.pairing.problem
     assert "[2]" in group.pairing.problem
     assert len(group.notes) == 1
     group.pairing.look(assigned(features=[0, 1, 2], labels=[0, 1, 2]), equal(6), 1_001.0)
-    assert (group.pairing.whole, group.pairing.split, group.pairing.problem) == ({0, 1, 2}, frozenset(), None)
+    assert (group.pairing.whole, group.pairing.split, group.pairing.problem) == (
+        frozenset({0, 1, 2}),
+        frozenset(),
+        None,
+    )
     assert "from 4 to 6 partitions" in group.notes[-1]
     assert len(group.notes) == 2
 
