@@ -65,6 +65,7 @@ def command() -> Any:
         init,
         lineage,
         lineage_archive,
+        lineage_show,
         state,
         status,
         train,
@@ -104,6 +105,7 @@ def command() -> Any:
     app.add_typer(letters, name="dead-letters")
     proofs = _new(_kept_lines(_LINEAGE))
     _add(proofs, "verify", lineage.verify)
+    _add(proofs, "show", lineage_show.show)
     _add(proofs, "archive", lineage_archive.archive)
     _add(proofs, "list", lineage_archive.list_archive)
     app.add_typer(proofs, name="lineage")

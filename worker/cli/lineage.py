@@ -83,7 +83,7 @@ def _verified(loaded: "Settings", number: int | None, start: int | None) -> "tup
     path, state, partitions = _way(loaded, chain, version, start)
     if state is None:
         state = empty(read_spec(current.spec))
-    with closing(KafkaReader(quick_kafka_config(loaded))) as reader, _progress(len(path.links)) as told:
+    with closing(KafkaReader(quick_kafka_config(loaded))) as reader, progress(len(path.links)) as told:
         joining = Joining(reader, path.firsts)
         joining.begin(readable(partition, reader.beginning_offsets(partition)) for partition in partitions)
         replay = Replay(log.recipe, learner, joining, state)
@@ -141,7 +141,7 @@ def _document(version: "Version", path: "Path", verdict: "Verdict") -> dict[str,
 
 
 @contextmanager
-def _progress(commits: int) -> Iterator[Callable[[int], None]]:
+def progress(commits: int) -> Iterator[Callable[[int], None]]:
     """Show how far it is, to a person who watches."""
     if not sys.stderr.isatty():
         yield lambda _: None

@@ -75,12 +75,22 @@ def plain(values: Mapping[str, Any]) -> dict[str, Any]:
     return dict(values)
 
 
+Run = Callable[[Table, LoggedCommit], None]
+"""Takes what a commit took, all of it buffered: at once, or in pieces for who has to look in between."""
+
+
+def in_order(table: Table, commit: LoggedCommit) -> None:
+    """Take it at once."""
+    table.intake.take_in_order(commit.entry.consumed)
+
+
 class Joining:
     """The records of a path, taken commit by commit in the order of the log. Learns nothing by itself."""
 
-    def __init__(self, read: Read, firsts: Mapping[TopicPartition, int]) -> None:
+    def __init__(self, read: Read, firsts: Mapping[TopicPartition, int], run: Run = in_order) -> None:
         self._read = read
         self._firsts = firsts
+        self._run = run
         self._tables: dict[bytes, Table] = {}
         self._seats: dict[int, Table] = {}
         self._kept: dict[int, PartitionState] = {}
@@ -95,13 +105,13 @@ class Joining:
         table = self._table(recipe)
         for partition in sorted({partition for _, partition, _ in consumed.sources}):
             self._seat(partition, table)
-        counts = _counts(consumed)
+        counts = taken(consumed)
         for (topic, partition, first), count in zip(consumed.sources, counts, strict=True):
             lane = _lane(table, topic, partition)
             self._fill(table, lane, lambda lane=lane, count=count: len(lane) >= count)  # type: ignore[misc]
             if count and (len(lane) < count or lane.next_offset != first):
                 raise Differs(commit, _gap(lane, first, count))
-        table.intake.take_in_order(consumed)
+        self._run(table, commit)
         work = table.intake.work()
         table.intake.take_letters()
         table.intake.settle(work)
@@ -201,7 +211,7 @@ def _lane(table: Table, topic: str, partition: int) -> Lane:
     return next(lane for lane in table.intake.pairs[partition].lanes if lane.source.topic == topic)
 
 
-def _counts(consumed: Consumed) -> list[int]:
+def taken(consumed: Consumed) -> list[int]:
     """Return how many records of each source were taken; the moments of a followed clock are no records."""
     codes = np.frombuffer(zlib.decompress(consumed.order), "<u2")
     return np.bincount(codes[codes < MARK], minlength=len(consumed.sources)).tolist()  # type: ignore[no-any-return]
