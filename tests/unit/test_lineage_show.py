@@ -291,6 +291,7 @@ def test_sixteen_workers_and_both_topics_of_32_partitions_fit_80_columns(screen:
 def test_an_event_is_told_in_one_sentence_and_a_row_a_record(screen: Console) -> None:
     rig = joined(("features", feature("a", 0)))
     drained(rig, ("labels", label("a", 5), None), ("labels", label("a", 6, 0), None))
+    drained(rig, ("features", feature("b", 7), None))
     found = event_document("a", rig.store.load().version, traced(rig, "a"))
     assert [record["outcome"] for record in found["records"]] == ["trained", "trained", "dead_lettered"]
     assert found["records"][0]["taken"]["state_version"] == 1
@@ -299,7 +300,7 @@ def test_an_event_is_told_in_one_sentence_and_a_row_a_record(screen: Console) ->
     assert json.loads(json.dumps(found)) == found
     print_event(found)
     text = screen.export_text()
-    assert "version 2; every later one up to 2 stands on it" in text
+    assert "version 2; every later one up to 3 stands on it" in text
     assert "trained by 2" in text
     assert "dead lettered: label_conflict" in " ".join(text.split())
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80

@@ -260,7 +260,8 @@ def _trained(numbers: "Sequence[int]", to: int) -> str:
     if not numbers:
         return f"no version up to {to}"
     also = f"; again {', '.join(map(str, numbers[1:]))}" if len(numbers) > 1 else ""
-    return f"version {numbers[0]}{also}; every later one up to {to} stands on it"
+    later = f"; every later one up to {to} stands on it" if numbers[-1] < to else ""
+    return f"version {numbers[0]}{also}{later}"
 
 
 def _told(record: Mapping[str, Any]) -> str:

@@ -3,17 +3,16 @@
 Holds in memory what a commit needs, not what a topic holds. Must not know Kafka or Redis.
 """
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from worker.errors import OffsetsLost, VerificationFailed
 from worker.learn.model import initial_state
 from worker.learn.state import Learn, LearnerState
+from worker.lineage.taken import taken
 from worker.recipe import Recipe
 from worker.spec import Spec, read_spec
 from worker.state import checkpoint as codec
@@ -22,7 +21,7 @@ from worker.stream.events import Decoder
 from worker.stream.intake import Intake, Work
 from worker.stream.join import JoinRules
 from worker.stream.lanes import Lane
-from worker.stream.positions import MARK, Consumed, Ledger, PartitionState, SideState
+from worker.stream.positions import Ledger, PartitionState, SideState
 from worker.stream.records import Records, TopicPartition
 from worker.stream.rows import RowFormat
 
@@ -209,12 +208,6 @@ def empty(spec: Spec) -> LearnerState:
 
 def _lane(table: Table, topic: str, partition: int) -> Lane:
     return next(lane for lane in table.intake.pairs[partition].lanes if lane.source.topic == topic)
-
-
-def taken(consumed: Consumed) -> list[int]:
-    """Return how many records of each source were taken; the moments of a followed clock are no records."""
-    codes = np.frombuffer(zlib.decompress(consumed.order), "<u2")
-    return np.bincount(codes[codes < MARK], minlength=len(consumed.sources)).tolist()  # type: ignore[no-any-return]
 
 
 def _gap(lane: Lane, first: int, count: int) -> str:

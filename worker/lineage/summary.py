@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from worker.lineage.chain import Path
-from worker.lineage.replay import taken
+from worker.lineage.taken import taken
 from worker.recipe import Recipe
 from worker.state.commit_log import LoggedCommit
 from worker.stream.records import TopicPartition
