@@ -256,7 +256,7 @@ def test_topics_that_gain_partitions_are_read_where_pairs_are_whole_and_wholly_o
     """`start = "latest"` is where a model begins, and not where a partition does."""
     world = new_world(partitions=2, stream__start="latest")
     pairs = Pairs(world)
-    workers = [world.start("--init"), world.start()]
+    workers = [world.start("--init"), world.start("--init")]  # whichever is first makes the state
     world.wait_until_shared(2)
     pairs.send(40)
     pairs.learned()
