@@ -27,7 +27,7 @@ class RedisTurnQueue:
     def __init__(self, link: Link, model: str, turn_wait_s: float) -> None:
         self._keys = Keys(model)
         self._turn_wait_s = turn_wait_s
-        self._look_every_s = max(0.02, turn_wait_s / 50)
+        self._look_every_s = max(0.02, turn_wait_s / 100)
         self._place_s = max(_PLACE_S, 5 * turn_wait_s)
         answer_s = max(0.1, turn_wait_s / 8)  # polling stands still for so long where the server hangs
         self._line = Wire(link, self._keys.turn, answer_s)
