@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tests.e2e import streams
 from tests.fakes.reader import FakeReader
-from tests.unit.rig import Rig, Worker
+from tests.fakes.source import FakeRecord
+from tests.unit.rig import QUICK, Rig, Worker
 from tests.unit.streams_in_memory import fill
 from worker.learn.kernel import Kernel
 from worker.lineage.chain import Chain, Path
@@ -154,6 +155,21 @@ def test_a_kept_state_is_as_good_a_beginning_as_the_root() -> None:
     assert verdict.equal, verdict.reason
     assert 0 < verdict.commits < len(log)
     assert verdict.digest == rig.digest()
+
+
+def test_markers_between_a_clock_that_followed_and_the_first_record_accuse_nobody() -> None:
+    """What the log names as first is then where reading had come to, before a transaction's marker was read."""
+    rig = Rig(pace=replace(QUICK, advance_idle_labels=True), rules=RULES)
+    worker = rig.worker()
+    rig.append("features", b'{"id": "a", "ts": 1764000000000, "features": {"x1": 1, "x2": 2, "carrier": "AA"}}')
+    for _ in range(4):
+        worker.loop.run_once()
+    met = b'{"id": "a", "ts": 1764000000001, "label": 1}'
+    rig.log.append("labels", 0, FakeRecord(None, None, deliverable=False), FakeRecord(None, met))
+    worker.drain()
+    verdict, replay = _verify(rig)
+    assert verdict.equal, verdict.reason
+    assert replay.examples == 1
 
 
 def _broken(rig: Rig, log: list[LoggedCommit]) -> Verdict:

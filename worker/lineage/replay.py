@@ -4,7 +4,7 @@ Holds in memory what a commit needs, not what a topic holds. Must not know Kafka
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from worker.errors import OffsetsLost, VerificationFailed
 from worker.learn.model import initial_state
 from worker.learn.state import Learn, LearnerState
-from worker.lineage.taken import taken
+from worker.lineage.taken import followed_first, taken
 from worker.recipe import Recipe
 from worker.spec import Spec, read_spec
 from worker.state import checkpoint as codec
@@ -58,7 +58,6 @@ class Table:
     intake: Intake
     decoders: Mapping[str, Decoder]
     topics: tuple[str, ...]
-    seated: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Table":
@@ -104,11 +103,12 @@ class Joining:
         table = self._table(recipe)
         for partition in sorted({partition for _, partition, _ in consumed.sources}):
             self._seat(partition, table)
-        counts = taken(consumed)
-        for (topic, partition, first), count in zip(consumed.sources, counts, strict=True):
+        for source, count, followed in zip(consumed.sources, taken(consumed), followed_first(consumed), strict=True):
+            topic, partition, first = source
             lane = _lane(table, topic, partition)
             self._fill(table, lane, lambda lane=lane, count=count: len(lane) >= count)  # type: ignore[misc]
-            if count and (len(lane) < count or lane.next_offset != first):
+            there = lane.next_offset >= first if followed else lane.next_offset == first
+            if count and (len(lane) < count or not there):
                 raise Differs(commit, _gap(lane, first, count))
         self._run(table, commit)
         work = table.intake.work()

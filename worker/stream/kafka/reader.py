@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kafka import KafkaConsumer
+from kafka import KafkaConsumer, errors
 from kafka import TopicPartition as ClientPartition
 
 from worker.errors import OffsetsLost, Transient
@@ -38,7 +38,7 @@ class KafkaReader:
             client_source = self._turn_to(source, offset)
             found, silent = nothing(), 0
             while not found.offsets and self._reached(client_source) < self._end(source):
-                fetched = self._consumer.poll(_POLL_MS, max_records=count)
+                fetched = self._poll(source, offset, count)
                 for columns in fetched.get(client_source, ()):
                     found.extend(columns)
                 silent += 1
@@ -67,15 +67,25 @@ class KafkaReader:
         if source != self._source:  # one at a time: what was fetched of others is fetched again when it is wanted
             self._consumer.assign([client_source])
             self._source = source
-            if offset < (begin := self._beginning_offset(source)):
-                self._source = None
-                raise OffsetsLost(
-                    f"topic {source.topic}, partition {source.partition}: offset {offset} is needed and the log begins "
-                    f"at {begin}: retention took {begin - offset} records"
-                )
         if self._reached(client_source) != offset:
+            self._check_there(source, offset)
             self._consumer.seek(client_source, offset)
         return client_source
+
+    def _poll(self, source: TopicPartition, offset: int, count: int) -> dict[Any, Any]:
+        """Ask for records; retention may take what is read next at any moment."""
+        try:
+            return self._consumer.poll(_POLL_MS, max_records=count)  # type: ignore[no-any-return]
+        except errors.OffsetOutOfRangeError:
+            self._check_there(source, offset)
+            raise  # beyond the end: the log was cut, or is read from a replica that is behind
+
+    def _check_there(self, source: TopicPartition, offset: int) -> None:
+        if offset < (begin := self._beginning_offset(source)):
+            raise OffsetsLost(
+                f"topic {source.topic}, partition {source.partition}: offset {offset} is needed and the log begins "
+                f"at {begin}: retention took {begin - offset} records"
+            )
 
     def _reached(self, client_source: ClientPartition) -> int:
         position = guards.position(self._consumer, client_source)
