@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from kafka import TopicPartition as ClientPartition
@@ -10,6 +11,10 @@ from kafka.admin import KafkaAdminClient
 from tests.e2e import streams
 from tests.e2e.test_lineage_archive import refused
 from tests.e2e.world import NewWorld, worlds
+from worker.learn.model import initial_state
+from worker.spec import read_spec
+from worker.state import checkpoint as codec
+from worker.state.redis_connect import connect
 from worker.stream.kafka.connection import KafkaConfig, client_arguments
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(200)]
@@ -74,3 +79,16 @@ def test_what_can_not_be_verified_is_said_in_one_line(new_world: NewWorld) -> No
     assert (code, "stands on no kept version 0" in said) == (2, True), said
     code, said = refused(world, "lineage", "verify", "3")
     assert (code, "releases are not in this version" in said) == (2, True), said
+
+
+def test_a_stored_state_that_is_sound_but_not_the_logged_one_is_found(new_world: NewWorld) -> None:
+    """Whoever writes one with right checksums still has to explain the log."""
+    world = new_world()
+    world.send(EVENTS[:100])
+    world.drain()
+    learned = world.checkpoint()
+    forged = replace(learned, learner=initial_state(read_spec(learned.spec)))
+    connect(world.redis_url).client.set(world.store.keys.state, codec.encode(forged, world.name)[0])
+    assert world.json("state", "show")["digest"] == codec.digest(forged.learner)
+    code, said = refused(world, "lineage", "verify")
+    assert (code, "somebody changed one of them" in said) == (4, True), said

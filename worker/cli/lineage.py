@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from worker.lineage.chain import Chain, Path
     from worker.lineage.verify import Verdict
     from worker.settings import Settings
-    from worker.state.store import PartitionState, Version
+    from worker.state.store import Checkpoint, PartitionState, Version
 
 StateVersion = Annotated[
     int | None, typer.Option("--state-version", metavar="V", min=0, help="A state's version [default: the current one]")
@@ -81,6 +81,8 @@ def _verified(loaded: "Settings", number: int | None, start: int | None) -> "tup
     chain = Chain(log.entries())
     version = chain.find(current.version.number if number is None else number, current.version)
     path, state, partitions = _way(loaded, chain, version, start)
+    if version == current.version:
+        _check_stored(current, chain)
     if state is None:
         state = empty(read_spec(current.spec))
     with closing(KafkaReader(quick_kafka_config(loaded))) as reader, progress(len(path.links)) as told:
@@ -89,6 +91,18 @@ def _verified(loaded: "Settings", number: int | None, start: int | None) -> "tup
         replay = Replay(log.recipe, learner, joining, state)
         here: Callable[[str], Here] = lambda kernel: Here(software(kernel), code())  # noqa: E731
         return version, path, verify(path, log.entries(), replay, log.recipe, here, told)
+
+
+def _check_stored(current: "Checkpoint", chain: "Chain") -> None:
+    """Raise `VerificationFailed` where the state that workers go on from is not the one that was logged."""
+    from worker.state.checkpoint import digest
+
+    stored, logged = digest(current.learner), chain.digest(current.version)
+    if stored != logged:
+        raise VerificationFailed(
+            f"state version {current.version.number} is not verified: the stored state comes to {stored[:16]}…, the "
+            f"log says {str(logged)[:16]}…: somebody changed one of them"
+        )
 
 
 def _way(
