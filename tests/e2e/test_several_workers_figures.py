@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.e2e.test_replay import Replay
+from tests.e2e.test_replay import replaying
 from tests.e2e.world import Event, World, feature, label
 from tests.unit.datasets import DATA
 from worker.learn.evaluation import summary
@@ -19,14 +19,12 @@ from worker.local import flights
 from worker.local.flights_settings import LEARNING_RATE
 from worker.spec import Hyper
 from worker.state import checkpoint as codec
-from worker.stream.join import JoinRules
 
 pytestmark = pytest.mark.timeout(180)
 
 T0 = 1_764_000_000_000
 WORKERS = 3
 PIECE = 500  # records sent at a time, so that turns fall between them
-RULES = JoinRules(flights.WINDOW_S * 1000)
 
 
 class Data(NamedTuple):
@@ -94,10 +92,9 @@ def test_the_log_loss_of_three_workers_is_that_of_their_log_learned_by_one(
     owners = [commit.entry.worker for commit in log[1:]]
     assert len(set(owners)) == WORKERS
     assert sum(a != b for a, b in pairwise(owners)) > WORKERS, "they have learned by turns, not one after the other"
-    replay = Replay(world, RULES, given.hyper)
-    for before, commit in pairwise(log):
-        assert commit.base == before.version
-        replay.follow(commit)
+    with replaying(world, log) as replay:
+        for commit in log:
+            replay.follow(commit)
     assert codec.digest(replay.state) == world.digest()
     shown = world.json("status")
     assert shown["examples"] == replay.state.examples > 0
