@@ -107,7 +107,7 @@ class Loop:
             for events in decoded:
                 self.intake.add(events)
             self._pass_idle()
-            taken = self.intake.take(self._limit())
+            taken = self.intake.take(self._limit()) if self._may_take() else 0
             if self.pace.advance_idle_labels:
                 self.intake.follow_idle()
         self._busy = bool(taken)
@@ -129,15 +129,21 @@ class Loop:
 
     # -- when -----------------------------------------------------------------------------------------------------
 
+    def _may_take(self) -> bool:
+        """Say whether to take records now: not while others are at turn and what there is fills no batch."""
+        waits = self.turns.asked and not self.turns.granted()
+        return not waits or self._limit() > len(self.intake.finished.labels)
+
     def _limit(self) -> int:
         """Return how many examples to stop at (in whole batches); 0 when a commit is due and has something to say.
 
-        While others are at turn one goes on collecting: the longer the wait, the larger the turn that it leads to.
+        While others are at turn one goes on collecting: the longer the wait, the larger the turn that it leads to. But
+        only what fills batches, or the turn would come at a moment at which nothing can be committed.
         """
         if self.turns.granted():
             return 0
         if self.turns.asked:
-            return min(len(self.intake.finished.labels) + WAITING_EXAMPLES, COLLECTED_EXAMPLES)
+            return min(self.intake.within_reach(WAITING_EXAMPLES), COLLECTED_EXAMPLES)
         if self._commit.due() and self.intake.has_work():
             return 0
         return self.pace.commit_every_examples or COLLECTED_EXAMPLES

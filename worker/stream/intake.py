@@ -165,6 +165,16 @@ class Intake:
         if lane.pair.join.follow_feature_clock():
             self._order.append(np.array([self._code(lane) + MARK], np.uint16))
 
+    def within_reach(self, most: int) -> int:
+        """Return to how many examples, in whole batches, what is buffered may lead; at most `most` more than there are.
+
+        An estimate: a record that is refused, or waits for its other half, makes no example. No more than there are
+        where it does not fill a batch.
+        """
+        records = sum(len(lane) for lane in self._lanes.values()) // (2 if self.joined else 1)
+        n = len(self.finished.labels)
+        return max(n, (n + min(records, most)) // self.batch_size * self.batch_size)
+
     def whole(self, limit: int | None) -> bool:
         """Say whether at least `limit` examples are finished and fill whole batches."""
         n = len(self.finished.labels)
