@@ -107,7 +107,7 @@ class Loop:
             for events in decoded:
                 self.intake.add(events)
             self._pass_idle()
-            taken = self.intake.take(self._limit()) if self._may_take() else 0
+            taken = self._take()
             if self.pace.advance_idle_labels:
                 self.intake.follow_idle()
         self._busy = bool(taken)
@@ -129,10 +129,12 @@ class Loop:
 
     # -- when -----------------------------------------------------------------------------------------------------
 
-    def _may_take(self) -> bool:
-        """Say whether to take records now: not while others are at turn and what there is fills no batch."""
-        waits = self.turns.asked and not self.turns.granted()
-        return not waits or self._limit() > len(self.intake.finished.labels)
+    def _take(self) -> int:
+        """Take records in order; nothing while others are at turn and what there is fills no batch. Return how many."""
+        limit = self._limit()
+        if self.turns.asked and not self.turns.granted() and limit <= len(self.intake.finished.labels):
+            return 0
+        return self.intake.take(limit)
 
     def _limit(self) -> int:
         """Return how many examples to stop at (in whole batches); 0 when a commit is due and has something to say.
