@@ -8,14 +8,7 @@ local kind = redis.call('TYPE', KEYS[1]).ok
 if kind ~= 'stream' then
   return { 'moved' }
 end
-local entry = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])[1]
-local fields, version = entry and entry[2] or {}, nil
-for i = 1, #fields, 2 do
-  if fields[i] == 'version' then
-    version = fields[i + 1]
-  end
-end
-if version ~= ARGV[2] then
+if version_at(KEYS[1], ARGV[1]) ~= ARGV[2] then
   return { 'moved' }
 end
 redis.call('SET', KEYS[2], ARGV[1])

@@ -4,7 +4,7 @@ from worker.state.redis_calls import Calls, script
 
 Entry = tuple[str, dict[bytes, bytes]]
 
-_ARCHIVED, _TRIM = script("archived.lua"), script("trim.lua")
+_ARCHIVED, _TRIM = (f"{script('version_at.lua')}\n{script(name)}" for name in ("archived.lua", "trim.lua"))
 _TRIM_AT_ONCE = 20_000  # entries: a few milliseconds in which the server answers nobody
 
 

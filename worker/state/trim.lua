@@ -9,14 +9,7 @@ if redis.call('TYPE', KEYS[1]).ok ~= 'stream' or redis.call('TYPE', KEYS[2]).ok 
   return { 'moved' }
 end
 local place = redis.call('GET', KEYS[2])
-local entry = redis.call('XRANGE', KEYS[1], place, place)[1]
-local fields, version = entry and entry[2] or {}, nil
-for i = 1, #fields, 2 do
-  if fields[i] == 'version' then
-    version = fields[i + 1]
-  end
-end
-if version ~= ARGV[1] then
+if version_at(KEYS[1], place) ~= ARGV[1] then
   return { 'moved' }
 end
 local removed = redis.call('XTRIM', KEYS[1], 'MINID', '~', place, 'LIMIT', ARGV[2]) -- whole nodes: quick
